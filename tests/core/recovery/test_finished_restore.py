@@ -122,7 +122,7 @@ def test_a_job_that_is_started_from_a_stop_with_drain_goes_on_reading(kind):
     metadata = msgspec.structs.replace(drained, kind=kind)
     again = assign(metadata, simple_graph(2))
     assert all(task.data_ended for task in again.tasks.values())
-    started = assign(with_more_data(metadata), simple_graph(2))
+    started = assign(with_more_data(metadata, simple_graph(2)), simple_graph(2))
     assert any(task.data_ended for task in started.tasks.values()) is (kind is not SnapshotKind.TERMINATE)
 
 
@@ -146,7 +146,7 @@ def test_a_job_that_has_something_to_save_after_a_stop_with_drain_does_not_end_w
     )
     for metadata, graph in (
         (drained(*ends), new_source),
-        (with_more_data(drained(*ends)), simple_graph(2)),
+        (with_more_data(drained(*ends), simple_graph(2)), simple_graph(2)),
         (drained(*ends, kind=SnapshotKind.SUSPEND), simple_graph(2)),
         (drained(*ends, kind=SnapshotKind.CHECKPOINT, drained=True), simple_graph(2)),
     ):
@@ -157,7 +157,7 @@ def test_a_job_that_has_something_to_save_after_a_stop_with_drain_does_not_end_w
 
 def test_a_job_that_goes_on_behind_the_end_of_its_data_has_no_task_that_has_ended():
     finished = snapshot_of(done("read"), ended("count", 0, 1))
-    going_on = assign(reopened(finished), simple_graph(2))
+    going_on = assign(reopened(finished, simple_graph(2)), simple_graph(2))
     assert going_on.finished == ()
     assert not any(task.data_ended for task in going_on.tasks.values())
 
@@ -165,7 +165,7 @@ def test_a_job_that_goes_on_behind_the_end_of_its_data_has_no_task_that_has_ende
 def test_a_job_that_goes_on_from_a_stop_with_drain_keeps_what_had_finished_before():
     drained = snapshot_of(done("read"), operator("count", ended_subtasks=(0, 1)))
     metadata = msgspec.structs.replace(drained, kind=SnapshotKind.TERMINATE)
-    assert reopened(metadata) == with_more_data(metadata)
+    assert reopened(metadata, simple_graph(2)) == with_more_data(metadata, simple_graph(2))
 
 
 def test_what_a_drained_job_saves_before_it_has_ended_is_as_good_as_the_stop_itself():
@@ -174,7 +174,7 @@ def test_what_a_drained_job_saves_before_it_has_ended_is_as_good_as_the_stop_its
     again = assign(metadata, simple_graph(2))
     assert again.drained
     assert all(task.data_ended for task in again.tasks.values())
-    started = assign(with_more_data(metadata), simple_graph(2))
+    started = assign(with_more_data(metadata, simple_graph(2)), simple_graph(2))
     assert not started.drained
     assert not any(task.data_ended for task in started.tasks.values())
 
@@ -192,3 +192,29 @@ def test_who_has_seen_all_data_counts_as_ended_for_those_behind():
     apart = snapshot_of(operator("read", ended_subtasks=(1,)), operator("count", finished_subtasks=(0,)))
     with pytest.raises(UsageError, match="partly finished"):
         assign(apart, simple_graph(2))
+
+
+@pytest.mark.parametrize("partitioning", [Partitioning.FORWARD, Partitioning.HASH])
+def test_data_that_had_ended_before_the_drain_stays_at_its_end(partitioning):
+    """1. The data of some readers ends, and then all data of the task behind them. 2. That task ends for good. The
+    readers wait for one more checkpoint. 3. The job is stopped with drain, which ends the data of the other readers."""
+    feeds_all = partitioning is Partitioning.HASH
+    today = graph_of(
+        vertex("before"),
+        vertex("read"),
+        vertex("count"),
+        edges=(edge("before", "read", Partitioning.FORWARD), edge("read", "count", partitioning, number=1)),
+    )
+    metadata = drained(ended("before", 0, 1), ended("read", 0, 1), partly("count"))
+    assert over(with_more_data(metadata, today), today) == {
+        VertexId("before"): [True, feeds_all],
+        READ: [True, feeds_all],
+        COUNT: [True, False],
+    }
+
+
+def test_what_feeds_a_finished_vertex_had_ended_before_the_drain():
+    metadata = drained(ended("read", 0, 1), done("count"))
+    started = assign(with_more_data(metadata, simple_graph(2)), simple_graph(2))
+    assert started.finished == (COUNT,)
+    assert [started.tasks[TaskId(READ, i)].data_ended for i in range(2)] == [True, True]

@@ -48,21 +48,43 @@ def ends_with(metadata: CheckpointMetadata) -> bool:
     return metadata.kind is SnapshotKind.TERMINATE and metadata.is_drained
 
 
-def with_more_data(metadata: CheckpointMetadata) -> CheckpointMetadata:
+def with_more_data(metadata: CheckpointMetadata, graph: CheckpointGraph) -> CheckpointMetadata:
     """The metadata for another job that is started from a drained snapshot: subtasks whose data had ended because of
-    the drain go on reading."""
+    the drain go on reading. The data of other subtasks had ended before the drain, and stays at its end."""
     if not metadata.is_drained:
         return metadata
-    operators = {o: msgspec.structs.replace(s, ended_subtasks=()) for o, s in metadata.operators.items()}
+    ended = _ended_before_the_drain(metadata, graph)
+    operators = {
+        o: msgspec.structs.replace(s, ended_subtasks=tuple(e for e in s.ended_subtasks if e in ended.get(o, ())))
+        for o, s in metadata.operators.items()
+    }
     return msgspec.structs.replace(metadata, operators=operators, drained=False)
 
 
-def reopened(metadata: CheckpointMetadata) -> CheckpointMetadata:
+def _ended_before_the_drain(metadata: CheckpointMetadata, graph: CheckpointGraph) -> dict[OperatorId, set[int]]:
+    """The subtasks of each operator whose data is known to have ended before the drain.
+
+    A task ends for good only after a checkpoint that the task took behind its data. The drain is the last checkpoint.
+    So the data of a task that had ended for good, and the data of all tasks that had sent to this task, had ended
+    before the drain.
+    """
+    reached: dict[VertexId, set[int]] = {}
+    for vertex in reversed(graph.vertices):
+        snapshots = [metadata.operators[o] for o in vertex.operators if o in metadata.operators]
+        found = {e for s in snapshots for e in (range(s.parallelism) if s.finished else s.finished_subtasks)}
+        for edge in graph.edges:
+            if edge.upstream == vertex.vertex and (behind := reached[edge.downstream]):
+                found |= {e for s in snapshots for e in s.ended_subtasks if edge.all_to_all or e in behind}
+        reached[vertex.vertex] = found
+    return {o: reached[vertex.vertex] for vertex in graph.vertices for o in vertex.operators}
+
+
+def reopened(metadata: CheckpointMetadata, graph: CheckpointGraph) -> CheckpointMetadata:
     """The metadata of the last checkpoint of a job that had come to the end of its data, or of the savepoint that
     drained the job, for a job that goes on with more data. Every task took part in such a checkpoint, so no task has
     ended for good."""
     if metadata.is_drained:
-        return with_more_data(metadata)
+        return with_more_data(metadata, graph)
     operators = {
         o: msgspec.structs.replace(s, finished=False, finished_subtasks=(), ended_subtasks=())
         for o, s in metadata.operators.items()

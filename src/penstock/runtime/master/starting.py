@@ -122,7 +122,7 @@ def point_of(
     snapshot does not fit the program, `CorruptFile` or `StorageError` if the snapshot cannot be read."""
     metadata = read_completed(store, record)
     if finished_with == record.checkpoint:
-        metadata = reopened(metadata)
+        metadata = reopened(metadata, checkpoint_graph(plan))
     groups = fitting_key_groups(metadata, checkpoint_graph(plan), record.rules, given=settings.max_parallelism)
     plan = plan.with_key_groups(groups)
     restore_plan = plan_restore(metadata, checkpoint_graph(plan), record.rules)
@@ -156,9 +156,9 @@ def restore_newest(
     metadata = read_completed(store, latest)
     had_ended = latest.checkpoint == found.finished_with
     if had_ended:
-        metadata = reopened(metadata)
+        metadata = reopened(metadata, graph)
     more_data = had_ended or (latest.claim is not None and metadata.is_drained)
-    assigned = assign(metadata if latest.claim is None else with_more_data(metadata), graph, latest.rules)
+    assigned = assign(metadata if latest.claim is None else with_more_data(metadata, graph), graph, latest.rules)
     return msgspec.structs.replace(assigned, more_data=more_data)
 
 
