@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from soak_rig import Soak
+from soak_rig import Soak, build_tables
 from state_rig import LOCAL_DIRECTORY
 
 from penstock.core.coordinator import savepoints, story
@@ -83,6 +83,17 @@ def test_checkpoints_and_savepoints_leave_nothing_behind():
 def test_unaligned_and_incremental_checkpoints_leave_nothing_behind():
     state = StateSettings(backend="rocksdb", local_directory=LOCAL_DIRECTORY)
     soak = Soak(settings(unaligned=True, state=state, local_copies_bytes=20_000))
+    try:
+        check_constant(soak)
+    finally:
+        soak.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+def test_steps_that_keep_rows_keep_no_more_of_them(backend: str):
+    state = StateSettings(backend=backend, local_directory=LOCAL_DIRECTORY)
+    soak = Soak(settings(state=state, local_copies_bytes=20_000), build=build_tables)
     try:
         check_constant(soak)
     finally:

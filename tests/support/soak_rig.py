@@ -216,7 +216,7 @@ class Noting(CheckpointHook):
         pass
 
 
-def build(program: Program) -> None:
+def build_checkpointed(program: Program) -> None:
     """All that a job can have of what takes part in checkpoints."""
     ticks = program.read(Ticks(), name="ticks").watermark("ts", delay="10ms")
     ticks.key_by("key").process(EveryKind(), schema="key bigint, ts timestamp", name="state").write(
@@ -227,6 +227,28 @@ def build(program: Program) -> None:
     found = program.read(Findings(), name="findings").rebalance()
     found.write(Nowhere(), name="found-out")
     program.add_checkpoint_hook(Noting())
+
+
+def build_tables(program: Program) -> None:
+    """Steps that keep rows of their own: running aggregates, joins, and windows of every kind."""
+    ticks = program.read(Ticks(), name="ticks").watermark("ts", delay="10ms")
+    others = program.read(Ticks(), name="others").watermark("ts", delay="10ms")
+    by_key = ticks.key_by("key")
+    by_key.aggregate(n=ps.count(), last=ps.max("ts")).changes().write(Nowhere(), name="running-out")
+    windows = {
+        "session": ps.session("5ms"),
+        "sliding": ps.sliding("50ms", "10ms"),
+        "counted": ps.count_window(3, 2),
+        "clocked": ps.tumbling("50ms", time="processing"),
+    }
+    for name, window in windows.items():
+        by_key.window(window).aggregate(n=ps.count()).name(name).write(Nowhere(), name=f"{name}-out")
+    late = by_key.window(ps.tumbling("50ms"), allowed_lateness="20ms").aggregate(n=ps.count()).name("late")
+    late.updates().changes().write(Nowhere(), name="updates-out")
+    near = ticks.join(others, on="key", within=("-10ms", "10ms"), suffix="_other").name("near")
+    near.select("key", "ts").write(Nowhere(), name="near-out")
+    held = ticks.join(others.versioned("key"), on="key", as_of="ts", how="left", suffix="_held").name("held")
+    held.select("key", "ts").write(Nowhere(), name="held-out")
 
 
 def _prepared(plan: Plan) -> Plan:
@@ -246,7 +268,9 @@ def _prepared(plan: Plan) -> Plan:
 class Soak:
     """The processes of a job that does not end by itself."""
 
-    def __init__(self, settings: JobSettings, *, seed: int = 1) -> None:
+    def __init__(
+        self, settings: JobSettings, *, seed: int = 1, build: Callable[[Program], None] = build_checkpointed
+    ) -> None:
         self._settings = settings
         self.world = World(seed)
         self.disk = Disk(self.world)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,7 +22,7 @@ from penstock.core.job.events import JobState
 from penstock.core.recovery.metadata import Claim, MatchingRules, restored_from
 from penstock.plan.graph import Input, Node, Partitioning, build_plan
 from penstock.runtime.task.operators.source import SourceOperator
-from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, Retention
+from penstock.settings import CheckpointSettings, FixedDelay, JobSettings, NetworkSettings, Retention
 from penstock.storage.files import FileStore
 from penstock.storage.restoring import find_snapshot
 
@@ -65,7 +67,24 @@ class Numbers(Source):
         return Reader(self._name, [json.loads(split) for split in splits], self._gate)
 
 
-def plan_of(out: Path, gate: Path, parallelism: int, sink: Sink | None = None):
+READ: Counter[str] = Counter()
+"""How many records of each source the step `Slowly` has begun to handle."""
+
+
+class Slowly:
+    """Hands batches on, each after a pause until the gate opens."""
+
+    def __init__(self, gate: Path) -> None:
+        self._gate = gate
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        READ.update(batch.column("source").to_pylist())
+        if not self._gate.exists():
+            time.sleep(0.1)
+        return batch
+
+
+def plan_of(out: Path, gate: Path, parallelism: int, sink: Sink | None = None, both=lambda batch: batch):
     """Two sources into one sink: one is at its end at once, the other when the gate opens."""
     sources = {FAST: Numbers(FAST), SLOW: Numbers(SLOW, gate)}
     nodes = [
@@ -79,7 +98,7 @@ def plan_of(out: Path, gate: Path, parallelism: int, sink: Sink | None = None):
         for i, (name, source) in enumerate(sources.items())
     ]
     inputs = tuple(Input(node=i, partitioning=Partitioning.HASH, keys=("n",)) for i in range(2))
-    step = MapBatchesStep(function=lambda batch: batch, kind="arrow", schema=SCHEMA)
+    step = MapBatchesStep(function=both, kind="arrow", schema=SCHEMA)
     nodes.append(Node(number=2, operator=OperatorId("both"), name="both", step=step, inputs=inputs))
     write = WriteStep(sink=sink or parquet(str(out)), schema=SCHEMA)
     nodes.append(Node(number=3, operator=OperatorId("sink"), name="sink", step=write, inputs=(Input(node=2),)))
@@ -127,6 +146,33 @@ def fast_has_finished(running) -> bool:
     if not (path / "_metadata").exists():
         return False
     return find_snapshot(FileStore(path), str(path)).metadata.operators[OperatorId(FAST)].finished
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_checkpoints_complete_while_what_a_finished_source_has_sent_waits(threaded_job, tmp_path, lives, crashes):
+    """1. The fast source has ended its data, and the step behind it reads a few records at a time. 2. Checkpoints
+    complete, one after the other. 3. If a slot dies then, nothing of what waited is lost."""
+    gate, out = tmp_path / "gate", tmp_path / "out"
+    READ.clear()
+    completed: list[int] = []
+    small = NetworkSettings(channel_bytes=100, output_bytes=20_000, batch_bytes=100)
+    chosen = replace(settings(2, unaligned=True), network=small)
+    job = threaded_job(plan_of(out, gate, 2, both=Slowly(gate)), chosen, job="only")
+
+    def look(running):
+        view = running.driver.view()
+        if gate.exists() or lives["finish", FAST, "only", view.epoch] < 2:
+            return
+        completed.append(view.checkpoints.counts.completed)
+        if completed[-1] >= completed[0] + 4:
+            READ["when complete"] = READ[FAST]
+            if crashes:
+                running.slots.kill(0)
+            gate.touch()
+
+    assert job.run(look) is JobState.FINISHED, job.driver.view().failures
+    assert READ["when complete"] < 2 * ROWS
+    assert_each_row(out)
 
 
 @pytest.mark.parametrize("unaligned", [False, True])
