@@ -3,59 +3,36 @@
 from __future__ import annotations
 
 import doctest
+import inspect
+from collections.abc import Iterator
 
 import pytest
 
-from penstock.api.alignment import alignment
-from penstock.api.other_windows import count_window, global_window
-from penstock.api.pane_windows import cumulative, sliding
+import penstock
 from penstock.api.program import Program
-from penstock.api.streams.data_stream import Stream
-from penstock.api.streams.keyed_stream import KeyedStream
-from penstock.api.streams.windowed_stream import WindowedStream
-from penstock.api.windows import session, tumbling
-from penstock.connectors.files import files
-from penstock.connectors.generated import generate
-from penstock.connectors.sockets import socket
-from penstock.plan.picture import Explanation
 
-EXAMPLES = {
-    "from_iterable": Program.from_iterable,
-    "files": files,
-    "generate": generate,
-    "socket": socket,
-    "split": Stream.split,
-    "side": Stream.side,
-    "late": Stream.late,
-    "process": KeyedStream.process,
-    "Explanation": Explanation,
-    "watermark": Stream.watermark,
-    "filter": Stream.filter,
-    "map_batches": Stream.map_batches,
-    "explode": Stream.explode,
-    "sample": Stream.sample,
-    "limit": Stream.limit,
-    "distinct": Stream.distinct,
-    "global_": Stream.global_,
-    "partition": Stream.partition,
-    "with_parallelism": Stream.with_parallelism,
-    "tumbling": tumbling,
-    "sliding": sliding,
-    "cumulative": cumulative,
-    "session": session,
-    "aggregate": WindowedStream.aggregate,
-    "apply": WindowedStream.apply,
-    "alignment": alignment,
-    "final": Stream.final,
-    "count_window": count_window,
-    "global_window": global_window,
-    "updates": Stream.updates,
-}
+
+def documented() -> Iterator[tuple[str, object]]:
+    """The public functions, the public classes and their methods, by name."""
+    for name in (*penstock.__all__, "Program"):
+        found = Program if name == "Program" else getattr(penstock, name)
+        yield name, found
+        if inspect.isclass(found):
+            for method_name, method in inspect.getmembers(found, inspect.isfunction):
+                yield f"{name}.{method_name}", method
+
+
+EXAMPLES = {name: found for name, found in documented() if ">>> " in (found.__doc__ or "")}
+
+
+def test_the_examples_are_found():
+    assert EXAMPLES.keys() >= {"files", "tumbling", "Explanation", "Program.from_iterable", "Stream.split"}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_example_of_a_docstring_works(name):
-    (example,) = doctest.DocTestFinder(recurse=False).find(EXAMPLES[name], name, globs={name: EXAMPLES[name]})
+    found = EXAMPLES[name]
+    (example,) = doctest.DocTestFinder(recurse=False).find(found, name, globs={name: found})
     assert example.examples
     runner = doctest.DocTestRunner(verbose=False)
     told: list[str] = []

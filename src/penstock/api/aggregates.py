@@ -45,84 +45,219 @@ _TIME_KINDS = ("first", "last")
 
 
 def count(column: str | None = None, *, where: ExpressionLike | None = None) -> AggregateCall:
-    """The number of records; with a column, the number of records whose column is not null. A count is never null."""
+    """The number of records; with a column, the number of records whose column is not null. A count is never null.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env):
+    ...     rows = [{"item": "pen", "price": 3}, {"item": "ink", "price": 8}, {"item": "pen", "price": 5}]
+    ...     bids = env.from_iterable(rows)
+    ...     counts = bids.key_by("item").aggregate(n=ps.count(), dear=ps.count(where="price > 4"))
+    ...     counts.write(ps.collect())
+    >>> sorted(run(program), key=str)
+    [{'item': 'ink', 'n': 1, 'dear': 1}, {'item': 'pen', 'n': 2, 'dear': 1}]
+    """
     return AggregateCall("count", None if column is None else _checked("count", column), where=where)
 
 
 def sum(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:  # noqa: A001  # users write ps.sum
     """The sum, of Spark's type: bigint for whole numbers, double for floats, and decimal(p + 10, s) for decimal(p, s),
-    with 38 digits at most. A sum that does not fit fails the job, as in Spark's ANSI mode. A sum with NaN is NaN."""
+    with 38 digits at most. A sum that does not fit fails the job, as in Spark's ANSI mode. A sum with NaN is NaN.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env):
+    ...     prices = env.from_iterable([3, 8, 5], schema="price bigint")
+    ...     prices.aggregate(total=ps.sum("price")).write(ps.collect())
+    >>> run(program)
+    [{'total': 16}]
+    """
     return AggregateCall("sum", _checked("sum", column), where=where)
 
 
 def min(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:  # noqa: A001  # users write ps.min
     """The least value, of the column's type. NaN is greater than every number, so the result is NaN only if all values
-    are NaN."""
+    are NaN.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env):
+    ...     prices = env.from_iterable([3, 8, 5], schema="price bigint")
+    ...     prices.aggregate(least=ps.min("price")).write(ps.collect())
+    >>> run(program)
+    [{'least': 3}]
+    """
     return AggregateCall("min", _checked("min", column), where=where)
 
 
 def max(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:  # noqa: A001  # users write ps.max
-    """The greatest value, of the column's type. NaN is greater than every number."""
+    """The greatest value, of the column's type. NaN is greater than every number.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env):
+    ...     prices = env.from_iterable([3, 8, 5], schema="price bigint")
+    ...     prices.aggregate(most=ps.max("price")).write(ps.collect())
+    >>> run(program)
+    [{'most': 8}]
+    """
     return AggregateCall("max", _checked("max", column), where=where)
 
 
 def mean(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:
     """The arithmetic mean, as double; of decimal(p, s) as decimal(p + 4, s + 4), with 38 digits at most, rounded once,
-    halves away from zero. A mean with NaN is NaN. The sum of whole numbers must fit into 64 bits."""
+    halves away from zero. A mean with NaN is NaN. The sum of whole numbers must fit into 64 bits.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env):
+    ...     prices = env.from_iterable([3, 8, 4], schema="price bigint")
+    ...     prices.aggregate(average=ps.mean("price")).write(ps.collect())
+    >>> run(program)
+    [{'average': 5.0}]
+    """
     return AggregateCall("mean", _checked("mean", column), where=where)
 
 
 def variance(column: str, *, population: bool = False, where: ExpressionLike | None = None) -> AggregateCall:
     """The variance of a sample, as double (Spark's `variance`); null for fewer than two values. With `population` the
-    variance of a whole population (`var_pop`); null without values. NaN and infinite values give NaN."""
+    variance of a whole population (`var_pop`); null without values. NaN and infinite values give NaN.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env):
+    ...     prices = env.from_iterable([2, 4, 6], schema="price bigint")
+    ...     prices.aggregate(spread=ps.variance("price")).write(ps.collect())
+    >>> run(program)
+    [{'spread': 4.0}]
+    """
     return AggregateCall("var_pop" if population else "variance", _checked("variance", column), where=where)
 
 
 def stddev(column: str, *, population: bool = False, where: ExpressionLike | None = None) -> AggregateCall:
     """The standard deviation of a sample, as double (Spark's `stddev`); with `population` of a whole population
-    (`stddev_pop`). It is the root of `variance`, and null or NaN where the variance is."""
+    (`stddev_pop`). It is the root of `variance`, and null or NaN where the variance is.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env):
+    ...     prices = env.from_iterable([2, 4, 6], schema="price bigint")
+    ...     prices.aggregate(spread=ps.stddev("price")).write(ps.collect())
+    >>> run(program)
+    [{'spread': 2.0}]
+    """
     return AggregateCall("stddev_pop" if population else "stddev", _checked("stddev", column), where=where)
 
 
 def any(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:  # noqa: A001  # users write ps.any
-    """Whether a value of a boolean column is true (Spark's `bool_or`)."""
+    """Whether a value of a boolean column is true (Spark's `bool_or`).
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env):
+    ...     orders = env.from_iterable([{"user": "ann", "paid": False}, {"user": "ann", "paid": True}])
+    ...     orders.key_by("user").aggregate(has_paid=ps.any("paid")).write(ps.collect())
+    >>> run(program)
+    [{'user': 'ann', 'has_paid': True}]
+    """
     return AggregateCall("any", _checked("any", column), where=where)
 
 
 def all(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:  # noqa: A001  # users write ps.all
-    """Whether every value of a boolean column is true (Spark's `bool_and`)."""
+    """Whether every value of a boolean column is true (Spark's `bool_and`).
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env):
+    ...     orders = env.from_iterable([{"user": "ann", "paid": False}, {"user": "ann", "paid": True}])
+    ...     orders.key_by("user").aggregate(all_paid=ps.all("paid")).write(ps.collect())
+    >>> run(program)
+    [{'user': 'ann', 'all_paid': False}]
+    """
     return AggregateCall("all", _checked("all", column), where=where)
 
 
 def first(column: str, *, ignore_nulls: bool = False, where: ExpressionLike | None = None) -> AggregateCall:
     """The value of the record with the earliest event time, which may be null; with `ignore_nulls`, of the earliest
-    record whose value is not null. Of records with the same event time, the record that arrives first."""
+    record whose value is not null. Of records with the same event time, the record that arrives first.
+
+    >>> import datetime
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env):
+    ...     pages = {2: "cart", 1: "home", 3: "pay"}
+    ...     rows = [{"page": page, "ts": datetime.datetime(2026, 1, 1, 12, minute)} for minute, page in pages.items()]
+    ...     clicks = env.from_iterable(rows).watermark("ts", delay="5 min")
+    ...     clicks.window(ps.tumbling("1h")).aggregate(page=ps.first("page")).select("page").write(ps.collect())
+    >>> run(program)
+    [{'page': 'home'}]
+    """
     return AggregateCall("first", _checked("first", column), parameters=_nulls(ignored=ignore_nulls), where=where)
 
 
 def last(column: str, *, ignore_nulls: bool = False, where: ExpressionLike | None = None) -> AggregateCall:
     """The value of the record with the latest event time, which may be null; with `ignore_nulls`, of the latest record
-    whose value is not null. Of records with the same event time, the record that arrives last."""
+    whose value is not null. Of records with the same event time, the record that arrives last.
+
+    >>> import datetime
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env):
+    ...     pages = {1: "home", 3: "pay", 2: "cart"}
+    ...     rows = [{"page": page, "ts": datetime.datetime(2026, 1, 1, 12, minute)} for minute, page in pages.items()]
+    ...     clicks = env.from_iterable(rows).watermark("ts", delay="5 min")
+    ...     clicks.window(ps.tumbling("1h")).aggregate(page=ps.last("page")).select("page").write(ps.collect())
+    >>> run(program)
+    [{'page': 'pay'}]
+    """
     return AggregateCall("last", _checked("last", column), parameters=_nulls(ignored=ignore_nulls), where=where)
 
 
 def min_by(column: str, by: str, *, where: ExpressionLike | None = None) -> AggregateCall:
     """The value of `column` in the record with the least value of `by`. Records whose `by` is null are ignored; the
-    value of `column` may be null. Of records with the same `by`, the record that arrives first."""
+    value of `column` may be null. Of records with the same `by`, the record that arrives first.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env):
+    ...     bids = env.from_iterable([{"user": "ann", "price": 3}, {"user": "bob", "price": 8}])
+    ...     bids.aggregate(lowest_bidder=ps.min_by("user", by="price")).write(ps.collect())
+    >>> run(program)
+    [{'lowest_bidder': 'ann'}]
+    """
     return AggregateCall("min_by", _checked("min_by", column), by=_checked("min_by", by), where=where)
 
 
 def max_by(column: str, by: str, *, where: ExpressionLike | None = None) -> AggregateCall:
     """The value of `column` in the record with the greatest value of `by`; NaN is greater than every number. Records
     whose `by` is null are ignored; the value of `column` may be null. Of records with the same `by`, the record that
-    arrives first."""
+    arrives first.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env):
+    ...     bids = env.from_iterable([{"user": "ann", "price": 3}, {"user": "bob", "price": 8}])
+    ...     bids.aggregate(highest_bidder=ps.max_by("user", by="price")).write(ps.collect())
+    >>> run(program)
+    [{'highest_bidder': 'bob'}]
+    """
     return AggregateCall("max_by", _checked("max_by", column), by=_checked("max_by", by), where=where)
 
 
 def top_n(column: str, n: int, *, by: str | None = None, where: ExpressionLike | None = None) -> AggregateCall:
     """The `n` greatest values, as a list, the greatest first. With `by`, the values of `column` in the `n` records with
     the greatest values of `by`, which may be null. Records whose `by` is null, or without `by` whose value is null, are
-    ignored; without any other record the list is empty. Of equal records, the records that arrive first."""
+    ignored; without any other record the list is empty. Of equal records, the records that arrive first.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env):
+    ...     rows = [{"user": "ann", "price": 3}, {"user": "bob", "price": 8}, {"user": "eve", "price": 5}]
+    ...     bids = env.from_iterable(rows)
+    ...     bids.window(ps.global_window()).aggregate(best=ps.top_n("user", 2, by="price")).write(ps.collect())
+    >>> run(program)
+    [{'best': ['bob', 'eve']}]
+    """
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise UsageError(f"top_n: n is {n!r}; the number of values must be a whole number above 0")
     order = None if by is None else _checked("top_n", by)
@@ -131,19 +266,50 @@ def top_n(column: str, n: int, *, by: str | None = None, where: ExpressionLike |
 
 def collect_list(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:
     """All values that are not null, as a list, in the order of their arrival. Without values the list is empty. All
-    values are kept as state until the window closes."""
+    values are kept as state until the window closes.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env):
+    ...     rows = [{"item": "pen", "price": 3}, {"item": "pen", "price": 8}, {"item": "pen", "price": 3}]
+    ...     bids = env.from_iterable(rows)
+    ...     items = bids.key_by("item").window(ps.global_window())
+    ...     items.aggregate(prices=ps.collect_list("price")).write(ps.collect())
+    >>> run(program)
+    [{'item': 'pen', 'prices': [3, 8, 3]}]
+    """
     return AggregateCall("collect_list", _checked("collect_list", column), where=where)
 
 
 def collect_set(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:
     """The distinct values that are not null, as a list, in the order of their first arrival. NaN equals NaN, and -0.0
-    equals 0.0. Without values the list is empty. The distinct values are kept as state until the window closes."""
+    equals 0.0. Without values the list is empty. The distinct values are kept as state until the window closes.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env):
+    ...     rows = [{"item": "pen", "price": 3}, {"item": "pen", "price": 8}, {"item": "pen", "price": 3}]
+    ...     bids = env.from_iterable(rows)
+    ...     items = bids.key_by("item").window(ps.global_window())
+    ...     items.aggregate(prices=ps.collect_set("price")).write(ps.collect())
+    >>> run(program)
+    [{'item': 'pen', 'prices': [3, 8]}]
+    """
     return AggregateCall("collect_set", _checked("collect_set", column), where=where)
 
 
 def count_distinct(column: str, *, where: ExpressionLike | None = None) -> AggregateCall:
     """The number of distinct values that are not null, exactly. NaN equals NaN, and -0.0 equals 0.0. A count is never
-    null. The distinct values are kept as state until the window closes."""
+    null. The distinct values are kept as state until the window closes.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env):
+    ...     clicks = env.from_iterable(["ann", "bob", "ann"], schema="user string")
+    ...     clicks.window(ps.global_window()).aggregate(users=ps.count_distinct("user")).write(ps.collect())
+    >>> run(program)
+    [{'users': 2}]
+    """
     return AggregateCall("count_distinct", _checked("count_distinct", column), where=where)
 
 
@@ -152,7 +318,16 @@ def approx_count_distinct(
 ) -> AggregateCall:
     """The number of distinct values that are not null, about, with little state however many values there are.
     `deviation` is the greatest relative standard deviation of the result, as in Spark. A count is never null. Needs the
-    extra `sketches`."""
+    extra `sketches`.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env):
+    ...     clicks = env.from_iterable(["ann", "bob", "ann"], schema="user string")
+    ...     clicks.window(ps.global_window()).aggregate(users=ps.approx_count_distinct("user")).write(ps.collect())
+    >>> run(program)
+    [{'users': 2}]
+    """
     if not isinstance(deviation, float) or not 0 < deviation < 1:
         raise UsageError(f"approx_count_distinct: deviation is {deviation!r}; it must be a number between 0 and 1")
     library("approx_count_distinct")
@@ -166,6 +341,14 @@ def quantile(column: str, q: float, *, exact: bool = False, where: ExpressionLik
     The result is a value whose rank is wrong by at most 1.33 %, in 99 of 100 cases; state is little, and the extra
     `sketches` is needed. With `exact=True` the result is interpolated between two values (Spark's `percentile`), and
     all values are kept as state until the window closes.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env):
+    ...     times = env.from_iterable(range(101), schema="ms bigint")
+    ...     times.window(ps.global_window()).aggregate(p95=ps.quantile("ms", 0.95, exact=True)).write(ps.collect())
+    >>> run(program)
+    [{'p95': 95.0}]
     """
     if not isinstance(q, int | float) or isinstance(q, bool) or not 0 <= q <= 1:
         raise UsageError(f"quantile: q is {q!r}; the part must be a number from 0 to 1", hint="0.5 is the median")
@@ -176,7 +359,16 @@ def quantile(column: str, q: float, *, exact: bool = False, where: ExpressionLik
 
 
 def median(column: str, *, exact: bool = False, where: ExpressionLike | None = None) -> AggregateCall:
-    """The value in the middle of all values in order: `quantile` with the part 0.5 (with `exact`, Spark's `median`)."""
+    """The value in the middle of all values in order: `quantile` with the part 0.5 (with `exact`, Spark's `median`).
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env):
+    ...     times = env.from_iterable([30, 10, 20], schema="ms bigint")
+    ...     times.window(ps.global_window()).aggregate(middle=ps.median("ms", exact=True)).write(ps.collect())
+    >>> run(program)
+    [{'middle': 20.0}]
+    """
     return quantile(column, 0.5, exact=exact, where=where)
 
 

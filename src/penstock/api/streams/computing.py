@@ -50,6 +50,13 @@ class ComputesColumns:
 
         Of a changelog: only the rows for which the condition is true. An update after which a row no longer meets the
         condition becomes a `delete`, and an update after which a row meets it for the first time an `insert`.
+
+        >>> from penstock.testing import collect, run
+        >>> def program(env):
+        ...     bids = env.from_iterable([{"item": "pen", "price": 3}, {"item": "ink", "price": 8}])
+        ...     bids.where("price > 5").write(collect())
+        >>> run(program)
+        [{'item': 'ink', 'price': 8}]
         """
         state, changelog = self._state, self._state.changelog
         if changelog is not None and not changelog.has_before:
@@ -68,6 +75,13 @@ class ComputesColumns:
         One of the columns may be a generator, such as `select(word="explode(split(line, ' '))")`.
 
         To name the step, call `.name(...)` on the result.
+
+        >>> from penstock.testing import collect, run
+        >>> def program(env):
+        ...     bids = env.from_iterable([{"item": "pen", "price": 3, "note": ""}])
+        ...     bids.select("item", cents="price * 100").write(collect())
+        >>> run(program)
+        [{'item': 'pen', 'cents': 300}]
         """
         compiled = self._compiled(columns, named)
         if not compiled:
@@ -96,6 +110,13 @@ class ComputesColumns:
         expression sees the columns of this stream, and not the columns that replace them.
 
         To name the step, call `.name(...)` on the result.
+
+        >>> from penstock.testing import collect, run
+        >>> def program(env):
+        ...     bids = env.from_iterable([{"item": "pen", "price": 3}])
+        ...     bids.with_columns(item="upper(item)", cents="price * 100").write(collect())
+        >>> run(program)
+        [{'item': 'PEN', 'price': 3, 'cents': 300}]
         """
         compiled = self._compiled(columns, named)
         if not compiled:
@@ -118,7 +139,14 @@ class ComputesColumns:
         return self._then_kept(step, kept, kind="with_columns")
 
     def drop(self, *columns: str, name: str | None = None) -> Self:
-        """All columns but these."""
+        """All columns but these.
+
+        >>> from penstock.testing import collect, run
+        >>> def program(env):
+        ...     env.from_iterable([{"item": "pen", "price": 3, "note": ""}]).drop("note").write(collect())
+        >>> run(program)
+        [{'item': 'pen', 'price': 3}]
+        """
         self._check_columns(columns, "drop")
         kept = [column for column in self._state.row_schema.names if column not in columns]
         if not kept:
@@ -131,7 +159,14 @@ class ComputesColumns:
         return self._then_kept(step, dict(zip(kept, kept, strict=True)), kind="drop", name=name)
 
     def rename(self, names: Mapping[str, str], *, name: str | None = None) -> Self:
-        """The same columns under other names: `rename({"old": "new"})`."""
+        """The same columns under other names: `rename({"old": "new"})`.
+
+        >>> from penstock.testing import collect, run
+        >>> def program(env):
+        ...     env.from_iterable([{"item": "pen", "price": 3}]).rename({"item": "product"}).write(collect())
+        >>> run(program)
+        [{'product': 'pen', 'price': 3}]
+        """
         self._check_columns(names, "rename")
         kept = {column: names.get(column, column) for column in self._state.row_schema.names}
         _check_distinct(list(kept.values()), "rename")

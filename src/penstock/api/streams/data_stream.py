@@ -120,6 +120,16 @@ class Stream(
         batches.
 
         A value that would change in its column is an error: 2.5 is no `bigint`. The guide to sources has the list.
+
+        >>> from penstock.testing import collect, run
+        >>> def parsed(row):
+        ...     item, price = row["line"].split("=")
+        ...     return {"item": item, "price": int(price)}
+        >>> def program(env):
+        ...     lines = env.from_iterable(["pen=3"], schema="line string")
+        ...     lines.map(parsed, schema="item string, price bigint").write(collect())
+        >>> run(program)
+        [{'item': 'pen', 'price': 3}]
         """
         check_callable(function, "map")
         given = as_schema(schema, argument="schema")
@@ -128,7 +138,17 @@ class Stream(
     def flat_map(
         self, function: Callable[[Row], Iterable[Row]], *, schema: SchemaLike, name: str | None = None
     ) -> Stream:
-        """The records, any number of them, that `function` makes of each record, all as dicts."""
+        """The records, any number of them, that `function` makes of each record, all as dicts.
+
+        >>> from penstock.testing import collect, run
+        >>> def words(row):
+        ...     return [{"word": word} for word in row["line"].split()]
+        >>> def program(env):
+        ...     lines = env.from_iterable(["to be", ""], schema="line string")
+        ...     lines.flat_map(words, schema="word string").write(collect())
+        >>> run(program)
+        [{'word': 'to'}, {'word': 'be'}]
+        """
         check_callable(function, "flat_map")
         given = as_schema(schema, argument="schema")
         return self._then_function(MapStep(function=function, flat=True, schema=given), kind="flat_map", name=name)
@@ -146,6 +166,21 @@ class Stream(
 
         The state of the function is kept under `name`. `sides` declares side outputs, by name, for `context.emit`:
         `sides={"alerts": "user string, n bigint"}`; `side("alerts")` of the result is the stream of such a side output.
+
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> class Checked(ps.ProcessFunction):
+        ...     def on_row(self, row, context):
+        ...         if row["price"] >= 0:
+        ...             return row
+        ...         context.emit("refused", {"item": row["item"]})
+        >>> def program(env):
+        ...     bids = env.from_iterable([{"item": "pen", "price": 3}, {"item": "ink", "price": -1}])
+        ...     checked = bids.process(
+        ...         Checked(), schema="item string, price bigint", sides={"refused": "item string"})
+        ...     checked.side("refused").write(ps.collect())
+        >>> run(program)
+        [{'item': 'ink'}]
         """
         check_function(function, ProcessFunction, argument="process", methods=("on_row", "on_batch"))
         keyed = tuple(kind for kind in StateKind if not kind.is_of_subtask)
@@ -229,7 +264,17 @@ class Stream(
         return self._then(step, self.schema, kind="watermark", name=name, time_column=column)
 
     def key_by(self, *columns: str) -> KeyedStream:
-        """The same records, where records with equal values in these columns belong together."""
+        """The same records, where records with equal values in these columns belong together.
+
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> def program(env):
+        ...     rows = [{"item": "pen", "price": 3}, {"item": "ink", "price": 8}, {"item": "pen", "price": 5}]
+        ...     bids = env.from_iterable(rows)
+        ...     bids.key_by("item").aggregate(most=ps.max("price")).write(ps.collect())
+        >>> sorted(run(program), key=str)
+        [{'item': 'ink', 'most': 8}, {'item': 'pen', 'most': 5}]
+        """
         self._check_columns(columns, "key_by")
         check_key_types(self.schema, columns)
         # Not imported above: the module of keyed streams imports this module.
@@ -243,6 +288,16 @@ class Stream(
 
         Records are aggregated in every subtask, and the aggregates are put together in a single subtask. A record that
         comes behind the watermark, by `allowed_lateness` at most, still counts in its window.
+
+        >>> import datetime
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> def program(env):
+        ...     clicks = env.from_iterable([{"ts": datetime.datetime(2026, 1, 1, 12, minute)} for minute in (1, 2, 11)])
+        ...     counts = clicks.watermark("ts").window(ps.tumbling("10 min")).aggregate(clicks=ps.count())
+        ...     counts.select("clicks", minute="minute(window_start)").write(ps.collect())
+        >>> sorted(run(program), key=lambda row: row["minute"])
+        [{'clicks': 2, 'minute': 0}, {'clicks': 1, 'minute': 10}]
         """
         # Not imported above: the module of windowed streams imports this module.
         from penstock.api.streams.windowed_stream import windowed
@@ -265,17 +320,44 @@ class Stream(
         return Stream(running_aggregate(self._state, (), aggregates, None))
 
     def rebalance(self) -> Stream:
-        """The same records, dealt out evenly to the subtasks of the next step."""
+        """The same records, dealt out evenly to the subtasks of the next step.
+
+        >>> from penstock.testing import collect, run
+        >>> def program(env):
+        ...     lines = env.from_iterable(["to be", "or not"], schema="line string")
+        ...     lines.rebalance().select(size="length(line)").write(collect())
+        >>> sorted(row["size"] for row in run(program))
+        [5, 6]
+        """
         return self._sent(Partitioning.REBALANCE)
 
     def repartition(self, *columns: str) -> Stream:
-        """The same records; records with equal values in these columns go to the same subtask of the next step."""
+        """The same records; records with equal values in these columns go to the same subtask of the next step.
+
+        >>> import polars as pl
+        >>> from penstock.testing import collect, run
+        >>> def without_repeats(batch: pl.DataFrame) -> pl.DataFrame:
+        ...     return batch.unique()
+        >>> def program(env):
+        ...     clicks = env.from_iterable([{"user": "ann"}, {"user": "bob"}])
+        ...     clicks.repartition("user").map_batches(without_repeats).write(collect())
+        >>> sorted(row["user"] for row in run(program))
+        ['ann', 'bob']
+        """
         self._check_columns(columns, "repartition")
         check_key_types(self.schema, columns)
         return self._sent(Partitioning.HASH, columns)
 
     def broadcast(self) -> Stream:
-        """The same records, each of them sent to every subtask of the next step."""
+        """The same records, each of them sent to every subtask of the next step.
+
+        >>> from penstock.testing import collect, run
+        >>> def program(env):
+        ...     prices = env.from_iterable([{"item": "pen", "price": 3}])
+        ...     prices.broadcast().map(lambda row: row, schema="item string, price bigint").write(collect())
+        >>> run(program, parallelism=2)
+        [{'item': 'pen', 'price': 3}, {'item': 'pen', 'price': 3}]
+        """
         return self._sent(Partitioning.BROADCAST)
 
     def union(self, *others: Stream, name: str | None = None) -> Stream:
@@ -285,6 +367,14 @@ class Stream(
         Event time is kept if event time is in the same column of all streams: the stream that is furthest behind
         counts. A step with state behind a union has an id made of the ids of all united streams: name the step if more
         streams may join later.
+
+        >>> from penstock.testing import collect, run
+        >>> def program(env):
+        ...     web = env.from_iterable([{"item": "pen"}], name="web")
+        ...     shop = env.from_iterable([{"item": "ink"}], name="shop")
+        ...     web.union(shop).write(collect())
+        >>> sorted(row["item"] for row in run(program))
+        ['ink', 'pen']
         """
         states = [self._state, *(self._state_to_unite(other) for other in others)]
         if not others:
@@ -317,7 +407,17 @@ class Stream(
     # --- ends and views ----------------------------------------------------------------------------------------------
 
     def write(self, sink: Sink, *, name: str | None = None) -> None:
-        """Put all records into `sink`."""
+        """Put all records into `sink`.
+
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> import polars as pl
+        >>> from penstock.testing import run
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = run(lambda env: env.from_iterable([{"item": "pen", "price": 3}]).write(ps.parquet(folder)))
+        ...     pl.read_parquet(f"{folder}/*.parquet").to_dicts()
+        [{'item': 'pen', 'price': 3}]
+        """
         if not isinstance(sink, Sink):
             raise UsageError(f"write takes a sink, not {sink!r}", hint="for example parquet('out')")
         refuse_async_methods(sink, Sink)
@@ -334,13 +434,41 @@ class Stream(
         self._state.ledger.add(step, kind=sink.name, name=name, inputs=self._state.input_of_changes())
 
     def name(self, text: str) -> Stream:
-        """The same stream; the step that makes it is named `text`."""
+        """The same stream; the step that makes it is named `text`.
+
+        >>> from penstock.testing import collect, run
+        >>> def program(env):
+        ...     big = env.from_iterable([{"price": 3}, {"price": 8}]).where("price > 5").name("big bids")
+        ...     print("big bids" in env.explain())
+        ...     big.write(collect())
+        >>> run(program)
+        True
+        [{'price': 8}]
+        """
         self._state.ledger.name_step(self._state.last_step, text)
         return self
 
     def explain(self) -> Explanation:
         """The part of the plan that leads to this stream, as text. `explain().svg` and `explain().mermaid` are the same
-        as a picture, and a notebook shows the picture."""
+        as a picture, and a notebook shows the picture.
+
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> def program(env):
+        ...     bids = env.from_iterable([{"item": "pen", "price": 3}])
+        ...     counts = bids.where("price > 5").key_by("item").aggregate(n=ps.count())
+        ...     print(counts.explain())
+        ...     counts.write(ps.collect())
+        >>> _ = run(program)
+        parallelism 2 of at most 128
+        <BLANKLINE>
+        [1] iterable → where → combine  (source, 2 subtasks)
+         │   iterable  iterable
+         │   where     iterable.where
+         │   combine   iterable.combine
+         └─ hash by item ─► [2] aggregate  (2 subtasks)
+                 aggregate  iterable.aggregate-item
+        """
         ledger = self._state.ledger
         return Explanation.of(ledger.plan_of(ledger.path_to(self._state.last_step)))
 

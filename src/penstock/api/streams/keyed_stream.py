@@ -41,6 +41,18 @@ class KeyedStream:
 
         A record that comes behind the watermark, by `allowed_lateness` at most, still counts in its window. The result
         of the window waits for such records, or is updated by them: see `Stream.final` and `Stream.updates`.
+
+        >>> import datetime
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> def program(env):
+        ...     noon = datetime.datetime(2026, 1, 1, 12)
+        ...     rows = [{"user": "ann", "ts": noon}, {"user": "bob", "ts": noon}, {"user": "ann", "ts": noon}]
+        ...     clicks = env.from_iterable(rows)
+        ...     windows = clicks.watermark("ts").key_by("user").window(ps.tumbling("10 min"))
+        ...     windows.aggregate(clicks=ps.count()).select("user", "clicks").write(ps.collect())
+        >>> sorted(run(program), key=str)
+        [{'user': 'ann', 'clicks': 2}, {'user': 'bob', 'clicks': 1}]
         """
         return windowed(self._state, self._keys, window, allowed_lateness=allowed_lateness)
 
@@ -113,7 +125,18 @@ class KeyedStream:
 
     def reduce(self, function: Callable[[Row, Row], Row], *, name: str | None = None) -> Stream:
         """For each record, all records of its key so far, reduced to one record by `function(before, record)`: a dict
-        with the same columns. The first record of a key is handed on as it is."""
+        with the same columns. The first record of a key is handed on as it is.
+
+        >>> from penstock.testing import collect, run
+        >>> def dearer(before, bid):
+        ...     return bid if bid["price"] > before["price"] else before
+        >>> def program(env):
+        ...     rows = [{"item": "pen", "price": 3}, {"item": "pen", "price": 5}, {"item": "pen", "price": 4}]
+        ...     bids = env.from_iterable(rows)
+        ...     bids.key_by("item").reduce(dearer).write(collect())
+        >>> [row["price"] for row in run(program)]
+        [3, 5, 5]
+        """
         check_callable(function, "reduce")
         step = keyed_step(RunningReduce(function, self.schema), self._state, self._keys, self.schema)
         return stream_behind(
@@ -170,6 +193,23 @@ class KeyedStream:
         (`"end"`, for a stream that ends), until the event time of the broadcast stream has come to a `datetime`, or for
         a duration (`"30s"`) after each start of the step. Checkpoints are taken while keyed records wait; records that
         must be read for a checkpoint are kept in its state.
+
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> class Alerts(ps.KeyedBroadcastFunction):
+        ...     limits = ps.broadcast_state("limits", key="string", value="bigint")
+        ...     def on_broadcast(self, row, context):
+        ...         self.limits[row["item"]] = row["limit"]
+        ...     def on_row(self, row, context):
+        ...         if row["price"] > self.limits.get(row["item"], 0):
+        ...             return row
+        >>> def program(env):
+        ...     bids = env.from_iterable([{"item": "pen", "price": 3}, {"item": "pen", "price": 9}])
+        ...     limits = env.from_iterable([{"item": "pen", "limit": 5}], name="limits")
+        ...     both = bids.key_by("item").connect(limits, wait="end")
+        ...     both.process(Alerts(), schema="item string, price bigint").write(ps.collect())
+        >>> run(program)
+        [{'item': 'pen', 'price': 9}]
         """
         if not isinstance(broadcast, Stream):
             raise UsageError(f"connect takes a stream, not {broadcast!r}")

@@ -70,6 +70,14 @@ class CanBeLookedAt:
 
         Of a changelog that ends, the rows are those after all its changes. Of a changelog that does not end, the rows
         are those after its first `n` changes.
+
+        >>> from penstock.testing import collect, run
+        >>> def program(env):
+        ...     numbers = env.from_iterable(range(5), schema="n bigint")
+        ...     print(numbers.where("n > 3").take(1))
+        ...     numbers.write(collect())
+        >>> _ = run(program)
+        [{'n': 4}]
         """
         return table_rows(self._sample(n, timeout, "take"))
 
@@ -77,6 +85,18 @@ class CanBeLookedAt:
         """Print the first `n` records that come out here as a table, as Spark's `show` does; see `take`.
 
         Values longer than `truncate` characters are cut; None: no value is cut.
+
+        >>> from penstock.testing import collect, run
+        >>> def program(env):
+        ...     bids = env.from_iterable([{"item": "pen", "price": 3}])
+        ...     bids.show()
+        ...     bids.write(collect())
+        >>> _ = run(program)
+        +----+-----+
+        |item|price|
+        +----+-----+
+        | pen|    3|
+        +----+-----+
         """
         _check_count(n, "n")
         if truncate is not None:
