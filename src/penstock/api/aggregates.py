@@ -271,12 +271,12 @@ def collect_list(column: str, *, where: ExpressionLike | None = None) -> Aggrega
     >>> import penstock as ps
     >>> from penstock.testing import run
     >>> def program(env):
-    ...     rows = [{"item": "pen", "price": 3}, {"item": "pen", "price": 8}, {"item": "pen", "price": 3}]
+    ...     rows = [{"item": "pen", "price": price} for price in (5, 3, 5)]
     ...     bids = env.from_iterable(rows)
     ...     items = bids.key_by("item").window(ps.global_window())
     ...     items.aggregate(prices=ps.collect_list("price")).write(ps.collect())
-    >>> run(program)
-    [{'item': 'pen', 'prices': [3, 8, 3]}]
+    >>> run(program, parallelism=1)
+    [{'item': 'pen', 'prices': [5, 3, 5]}]
     """
     return AggregateCall("collect_list", _checked("collect_list", column), where=where)
 
@@ -288,12 +288,12 @@ def collect_set(column: str, *, where: ExpressionLike | None = None) -> Aggregat
     >>> import penstock as ps
     >>> from penstock.testing import run
     >>> def program(env):
-    ...     rows = [{"item": "pen", "price": 3}, {"item": "pen", "price": 8}, {"item": "pen", "price": 3}]
+    ...     rows = [{"item": "pen", "price": price} for price in (5, 3, 5)]
     ...     bids = env.from_iterable(rows)
     ...     items = bids.key_by("item").window(ps.global_window())
     ...     items.aggregate(prices=ps.collect_set("price")).write(ps.collect())
-    >>> run(program)
-    [{'item': 'pen', 'prices': [3, 8]}]
+    >>> run(program, parallelism=1)
+    [{'item': 'pen', 'prices': [5, 3]}]
     """
     return AggregateCall("collect_set", _checked("collect_set", column), where=where)
 

@@ -14,7 +14,12 @@ StateBackend = str | StateSettings
 
 
 def memory() -> StateSettings:
-    """Keyed state as Python objects in the memory of the slots' processes: the fastest, and the default."""
+    """Keyed state as Python objects in the memory of the slots' processes: the fastest, and the default.
+
+    >>> import penstock as ps
+    >>> ps.memory().backend  # for ps.Environment(spark, state_backend=ps.memory())
+    'memory'
+    """
     return _checked(StateSettings(backend="memory"))
 
 
@@ -29,6 +34,11 @@ def rocksdb(
 
     `local_directory` is a folder on a local disk, the same on every host; by default the folder for temporary files.
     Each slot takes about `write_buffer_bytes` and `block_cache_bytes` of memory, over all steps.
+
+    >>> import penstock as ps
+    >>> backend = ps.rocksdb(block_cache_bytes=256 * 1024 * 1024)  # for ps.Environment(spark, state_backend=backend)
+    >>> backend.backend, backend.block_cache_bytes
+    ('rocksdb', 268435456)
     """
     return _checked(
         StateSettings(

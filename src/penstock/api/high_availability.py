@@ -50,6 +50,12 @@ def ha_files(
     host as the next driver loses the job at once. With `restart_finished` a job that has ended begins anew when the job
     is started again under its name; without `restart_finished` the job stays ended, and its outcome is returned. A job
     that ends while this driver is on standby stays ended.
+
+    >>> import penstock as ps
+    >>> # for ps.Environment(spark, high_availability=meeting)
+    >>> meeting = ps.ha_files("s3://bucket/checkpoints", lease="20s")
+    >>> meeting.location, meeting.lease_ms
+    ('s3://bucket/checkpoints', 20000)
     """
     problems: list[str] = []
     path = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
@@ -73,6 +79,12 @@ def zookeeper(
     A driver from which ZooKeeper has heard nothing for `session_timeout` loses the job. With `restart_finished` a job
     that has ended begins anew when the job is started again under its name; without `restart_finished` the job stays
     ended, and its outcome is returned. A job that ends while this driver is on standby stays ended.
+
+    >>> import penstock as ps
+    >>> # for ps.Environment(spark, high_availability=meeting)
+    >>> meeting = ps.zookeeper("zk-1:2181,zk-2:2181")
+    >>> meeting.hosts, meeting.root
+    ('zk-1:2181,zk-2:2181', '/penstock')
     """
     problems: list[str] = []
     parts = hosts.split(",") if isinstance(hosts, str) else []

@@ -8,12 +8,22 @@ from penstock.settings import ExponentialDelay, FailureRate, FixedDelay, NoResta
 
 
 def no_restart() -> NoRestart:
-    """The first failure fails the job."""
+    """The first failure fails the job.
+
+    >>> import penstock as ps
+    >>> ps.no_restart()  # for ps.Environment(spark, restart=...)
+    NoRestart()
+    """
     return NoRestart()
 
 
 def fixed_delay(attempts: int, delay: Duration = "1s") -> FixedDelay:
-    """Restart up to `attempts` times in all, `delay` after each failure."""
+    """Restart up to `attempts` times in all, `delay` after each failure.
+
+    >>> import penstock as ps
+    >>> ps.fixed_delay(3, "10s")  # for ps.Environment(spark, restart=...)
+    FixedDelay(attempts=3, delay_ms=10000)
+    """
     problems: list[str] = []
     _check_attempts(attempts, problems)
     delay_ms = duration_ms_or_problem(delay, argument="delay", problems=problems)
@@ -36,6 +46,11 @@ def exponential_delay(
     `jitter` varies each pause by up to that share, and makes no pause longer than `maximum`. When the job has run for
     `reset_after` since its last restart without a failure, the next pause is `initial` again. `attempts` limits the
     number of restarts in a row without a completed checkpoint between them (None: any number).
+
+    >>> import penstock as ps
+    >>> strategy = ps.exponential_delay(initial="2s", maximum="5 min")  # for ps.Environment(spark, restart=strategy)
+    >>> strategy.initial_ms, strategy.max_ms
+    (2000, 300000)
     """
     problems: list[str] = []
     initial_ms = duration_ms_or_problem(initial, argument="initial", problems=problems)
@@ -62,7 +77,12 @@ def exponential_delay(
 
 
 def failure_rate(max_failures: int, within: Duration = "1 min", *, delay: Duration = "1s") -> FailureRate:
-    """Restart `delay` after each failure, as long as no more than `max_failures` failures come in the time `within`."""
+    """Restart `delay` after each failure, as long as no more than `max_failures` failures come in the time `within`.
+
+    >>> import penstock as ps
+    >>> ps.failure_rate(5, within="10 min")  # for ps.Environment(spark, restart=...)
+    FailureRate(max_failures=5, interval_ms=600000, delay_ms=1000)
+    """
     problems: list[str] = []
     if not isinstance(max_failures, int) or isinstance(max_failures, bool) or max_failures < 1:
         problems.append(f"max_failures is {max_failures!r}; give a whole number from 1, or use no_restart()")

@@ -40,6 +40,11 @@ def restore(
     """Start from the savepoint or checkpoint at `path`: its folder, its `_metadata` file, or the folder of a job, whose
     newest retained checkpoint is taken. The job may have another parallelism than the snapshot.
 
+    >>> import penstock as ps
+    >>> start = ps.restore("s3://bucket/saves/counts-17", drop=["totals"])  # for env.run(restore=start)
+    >>> start.path, start.rules.drop
+    ('s3://bucket/saves/counts-17', ('totals',))
+
     Args:
         path: where the snapshot lies. A savepoint may have been moved.
         claim: who owns the snapshot. `no-claim`: you do; the job copies what the job needs with its first checkpoint

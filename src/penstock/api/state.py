@@ -97,6 +97,20 @@ def ttl(duration: Duration, *, on: Literal["write", "read-and-write"] = "write")
 
     An entry that is older than this is never seen again, is left out of snapshots, and is removed in the background. In
     a list or a map every element has a time to live of its own.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> class New(ps.KeyedFunction):
+    ...     seen = ps.value_state("seen", "boolean", ttl=ps.ttl("7 days", on="read-and-write"))
+    ...     def on_row(self, row, context):
+    ...         if not self.seen.get():
+    ...             self.seen.set(True)
+    ...             return row
+    >>> def program(env):
+    ...     clicks = env.from_iterable([{"user": "ann"}, {"user": "ann"}])
+    ...     clicks.key_by("user").process(New(), schema="user string").write(ps.collect())
+    >>> run(program)
+    [{'user': 'ann'}]
     """
     if on not in ("write", "read-and-write"):
         raise UsageError(f"on is {on!r}; choose 'write' or 'read-and-write'")
@@ -347,17 +361,62 @@ class AggregatingState(State):
 
 
 def value_state(name: str, type: TypeLike, *, default: Any = None, ttl: Ttl | None = None) -> ValueState:  # noqa: A002
-    """One value per key. `default` is what `get` returns when there is no value."""
+    """One value per key. `default` is what `get` returns when there is no value.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> class Totals(ps.KeyedFunction):
+    ...     total = ps.value_state("total", "bigint", default=0)
+    ...     def on_row(self, row, context):
+    ...         self.total.set(self.total.get() + row["price"])
+    ...         return {"user": context.key, "total": self.total.get()}
+    >>> def program(env):
+    ...     orders = env.from_iterable([{"user": "ann", "price": 3}, {"user": "ann", "price": 5}])
+    ...     orders.key_by("user").process(Totals(), schema="user string, total bigint").write(ps.collect())
+    >>> run(program, parallelism=1)
+    [{'user': 'ann', 'total': 3}, {'user': 'ann', 'total': 8}]
+    """
     return ValueState(_spec(name, StateKind.VALUE, type, ttl=ttl), default)
 
 
 def list_state(name: str, type: TypeLike, *, ttl: Ttl | None = None) -> ListState:  # noqa: A002
-    """A list per key; `type` is the type of an element."""
+    """A list per key; `type` is the type of an element.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> class Pairs(ps.KeyedFunction):
+    ...     waiting = ps.list_state("waiting", "string")
+    ...     def on_row(self, row, context):
+    ...         self.waiting.add(row["page"])
+    ...         if len(self.waiting) == 2:
+    ...             pages = self.waiting.get()
+    ...             self.waiting.clear()
+    ...             return {"user": context.key, "pages": pages}
+    >>> def program(env):
+    ...     clicks = env.from_iterable([{"user": "ann", "page": page} for page in ("home", "cart", "pay")])
+    ...     clicks.key_by("user").process(Pairs(), schema="user string, pages array<string>").write(ps.collect())
+    >>> run(program, parallelism=1)
+    [{'user': 'ann', 'pages': ['home', 'cart']}]
+    """
     return ListState(_spec(name, StateKind.LIST, type, ttl=ttl))
 
 
 def map_state(name: str, *, key: TypeLike, value: TypeLike, ttl: Ttl | None = None) -> MapState:
-    """A map per key. Entries can be read and changed one by one, however many there are."""
+    """A map per key. Entries can be read and changed one by one, however many there are.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> class Visits(ps.KeyedFunction):
+    ...     visits = ps.map_state("visits", key="string", value="bigint")
+    ...     def on_row(self, row, context):
+    ...         self.visits[row["page"]] = self.visits.get(row["page"], 0) + 1
+    ...         return {"page": row["page"], "visits": self.visits[row["page"]]}
+    >>> def program(env):
+    ...     clicks = env.from_iterable([{"user": "ann", "page": page} for page in ("home", "cart", "home")])
+    ...     clicks.key_by("user").process(Visits(), schema="page string, visits bigint").write(ps.collect())
+    >>> run(program, parallelism=1)
+    [{'page': 'home', 'visits': 1}, {'page': 'cart', 'visits': 1}, {'page': 'home', 'visits': 2}]
+    """
     return MapState(_spec(name, StateKind.MAP, value, map_key=key, ttl=ttl))
 
 
@@ -368,7 +427,21 @@ def reducing_state(
     *,
     ttl: Ttl | None = None,
 ) -> ReducingState:
-    """A value per key. `reduce(old, new)` makes the next value of the value in the state and an added value."""
+    """A value per key. `reduce(old, new)` makes the next value of the value in the state and an added value.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> class Highest(ps.KeyedFunction):
+    ...     highest = ps.reducing_state("highest", "bigint", max)
+    ...     def on_row(self, row, context):
+    ...         self.highest.add(row["price"])
+    ...         return {"highest": self.highest.get()}
+    >>> def program(env):
+    ...     bids = env.from_iterable([{"item": "pen", "price": 5}, {"item": "pen", "price": 3}])
+    ...     bids.key_by("item").process(Highest(), schema="highest bigint").write(ps.collect())
+    >>> run(program, parallelism=1)
+    [{'highest': 5}, {'highest': 5}]
+    """
     _check_callable(reduce, name, "reduce")
     return ReducingState(_spec(name, StateKind.REDUCING, type, ttl=ttl), reduce)
 
@@ -384,7 +457,27 @@ def aggregating_state(
 ) -> AggregatingState:
     """An accumulator per key, of the given type: `create()` makes an accumulator, `add(accumulator, value)` returns the
     next accumulator, `result(accumulator)` is what `get` returns. Without `result`, `get` returns the accumulator
-    itself."""
+    itself.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> class Means(ps.KeyedFunction):
+    ...     mean = ps.aggregating_state(
+    ...         "mean",
+    ...         "struct<total: bigint, n: bigint>",
+    ...         create=lambda: {"total": 0, "n": 0},
+    ...         add=lambda so_far, price: {"total": so_far["total"] + price, "n": so_far["n"] + 1},
+    ...         result=lambda so_far: so_far["total"] / so_far["n"],
+    ...     )
+    ...     def on_row(self, row, context):
+    ...         self.mean.add(row["price"])
+    ...         return {"mean": self.mean.get()}
+    >>> def program(env):
+    ...     bids = env.from_iterable([{"item": "pen", "price": 3}, {"item": "pen", "price": 4}])
+    ...     bids.key_by("item").process(Means(), schema="mean double").write(ps.collect())
+    >>> run(program, parallelism=1)
+    [{'mean': 3.0}, {'mean': 3.5}]
+    """
     _check_callable(create, name, "create")
     _check_callable(add, name, "add")
     if result is not None:
@@ -395,7 +488,27 @@ def aggregating_state(
 
 def split_list_state(name: str, type: TypeLike) -> ListState:  # noqa: A002
     """A list per subtask. When a job is restored with another parallelism, the elements of all subtasks are dealt out
-    evenly."""
+    evenly.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> class InTwos(ps.ProcessFunction):
+    ...     waiting = ps.split_list_state("waiting", "string")
+    ...     def on_row(self, row, context):
+    ...         self.waiting.add(row["word"])
+    ...         return self.joined() if len(self.waiting) == 2 else None
+    ...     def on_end(self, context):
+    ...         return self.joined() if len(self.waiting) else None
+    ...     def joined(self):
+    ...         words = " ".join(self.waiting)
+    ...         self.waiting.clear()
+    ...         return {"words": words}
+    >>> def program(env):
+    ...     words = env.from_iterable(["to", "be", "or"], schema="word string")
+    ...     words.process(InTwos(), schema="words string").write(ps.collect())
+    >>> run(program, parallelism=1)
+    [{'words': 'to be'}, {'words': 'or'}]
+    """
     return ListState(_spec(name, StateKind.SPLIT_LIST, type))
 
 
@@ -405,30 +518,125 @@ def union_list_state(name: str, type: TypeLike) -> ListState:  # noqa: A002
 
     No checkpoint is taken while some subtasks of the step have ended and other subtasks have not: the elements of the
     ended subtasks would be lost.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> class Highest(ps.ProcessFunction):
+    ...     highest = ps.union_list_state("highest", "bigint")
+    ...     def open(self, context):
+    ...         self.highest.set([max(self.highest, default=0)])
+    ...     def on_row(self, row, context):
+    ...         if row["price"] > max(self.highest):
+    ...             self.highest.set([row["price"]])
+    ...             return row
+    >>> def program(env):
+    ...     prices = env.from_iterable([5, 3, 8], schema="price bigint")
+    ...     prices.process(Highest(), schema="price bigint").write(ps.collect())
+    >>> run(program, parallelism=1)
+    [{'price': 5}, {'price': 8}]
     """
     return ListState(_spec(name, StateKind.UNION_LIST, type))
 
 
 def broadcast_state(name: str, *, key: TypeLike, value: TypeLike) -> BroadcastState:
-    """A map that is the same in every subtask. When a job is restored, every subtask gets one of the copies."""
+    """A map that is the same in every subtask. When a job is restored, every subtask gets one of the copies.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> class InEuros(ps.KeyedBroadcastFunction):
+    ...     rates = ps.broadcast_state("rates", key="string", value="double")
+    ...     def on_broadcast(self, row, context):
+    ...         self.rates[row["currency"]] = row["rate"]
+    ...     def on_row(self, row, context):
+    ...         return {"euros": row["amount"] * self.rates[row["currency"]]}
+    >>> def program(env):
+    ...     orders = env.from_iterable([{"currency": "GBP", "amount": 10}], name="orders")
+    ...     rates = env.from_iterable([{"currency": "GBP", "rate": 1.25}], name="rates")
+    ...     both = orders.key_by("currency").connect(rates, wait="end")
+    ...     both.process(InEuros(), schema="euros double").write(ps.collect())
+    >>> run(program)
+    [{'euros': 12.5}]
+    """
     return BroadcastState(_spec(name, StateKind.BROADCAST, value, map_key=key))
 
 
 def raw_keyed_state(name: str) -> RawKeyedState:
     """A stream of bytes per key group, in a format of the function's own. When a job is restored, at any parallelism, a
-    subtask gets the streams of the key groups that it owns. `context.key_group` is the key group of the current key."""
+    subtask gets the streams of the key groups that it owns. `context.key_group` is the key group of the current key.
+
+    >>> import json
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> class Latest(ps.KeyedFunction):
+    ...     saved = ps.raw_keyed_state("latest")
+    ...     def open(self, context):
+    ...         self.by_group = {group: json.loads(data) for group, data in self.saved.items()}
+    ...     def on_row(self, row, context):
+    ...         latest = self.by_group.setdefault(context.key_group, {})
+    ...         before = latest.get(context.key)
+    ...         latest[context.key] = row["page"]
+    ...         return {"user": context.key, "page": row["page"], "before": before}
+    ...     def on_snapshot(self, checkpoint):
+    ...         for group, latest in self.by_group.items():
+    ...             self.saved.set(group, json.dumps(latest).encode())
+    >>> def program(env):
+    ...     clicks = env.from_iterable([{"user": "ann", "page": "home"}, {"user": "ann", "page": "cart"}])
+    ...     steps = clicks.key_by("user").process(Latest(), schema="user string, page string, before string")
+    ...     steps.where("before is not null").write(ps.collect())
+    >>> run(program, parallelism=1)
+    [{'user': 'ann', 'page': 'cart', 'before': 'home'}]
+    """
     return RawKeyedState(replace(_spec(name, StateKind.RAW_KEYED, bytes), is_raw=True))
 
 
 def raw_split_list_state(name: str) -> ListState:
     """A list of byte strings per subtask, in a format of the function's own. When a job is restored with another
-    parallelism, the byte strings of all subtasks are dealt out evenly."""
+    parallelism, the byte strings of all subtasks are dealt out evenly.
+
+    >>> import zlib
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> class Packed(ps.ProcessFunction):
+    ...     packed = ps.raw_split_list_state("packed")
+    ...     def open(self, context):
+    ...         self.lines = [zlib.decompress(data).decode() for data in self.packed]
+    ...     def on_row(self, row, context):
+    ...         self.lines.append(row["line"])
+    ...     def on_snapshot(self, checkpoint):
+    ...         self.packed.set(zlib.compress(line.encode()) for line in self.lines)
+    ...     def on_end(self, context):
+    ...         return [{"line": line} for line in sorted(self.lines)]
+    >>> def program(env):
+    ...     lines = env.from_iterable(["to be", "or not"], schema="line string")
+    ...     lines.process(Packed(), schema="line string").write(ps.collect())
+    >>> run(program, parallelism=1)
+    [{'line': 'or not'}, {'line': 'to be'}]
+    """
     return ListState(replace(_spec(name, StateKind.SPLIT_LIST, bytes), is_raw=True))
 
 
 def raw_union_list_state(name: str) -> ListState:
     """A list of byte strings per subtask, in a format of the function's own. When a job is restored, every subtask gets
-    the byte strings of all subtasks; see `union_list_state`."""
+    the byte strings of all subtasks; see `union_list_state`.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> class Highest(ps.ProcessFunction):
+    ...     saved = ps.raw_union_list_state("highest")
+    ...     def open(self, context):
+    ...         self.highest = max((int(data) for data in self.saved), default=0)
+    ...     def on_row(self, row, context):
+    ...         if row["price"] > self.highest:
+    ...             self.highest = row["price"]
+    ...             return row
+    ...     def on_snapshot(self, checkpoint):
+    ...         self.saved.set([str(self.highest).encode()])
+    >>> def program(env):
+    ...     prices = env.from_iterable([5, 3, 8], schema="price bigint")
+    ...     prices.process(Highest(), schema="price bigint").write(ps.collect())
+    >>> run(program, parallelism=1)
+    [{'price': 5}, {'price': 8}]
+    """
     return ListState(replace(_spec(name, StateKind.UNION_LIST, bytes), is_raw=True))
 
 

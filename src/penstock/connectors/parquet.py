@@ -22,6 +22,18 @@ def parquet(path: str | Path, *, partition_by: str | Sequence[str] = ()) -> Parq
     """A folder of Parquet files on a file system that every slot can reach. The folder is made if it does not exist;
     files that are in the folder already stay.
 
+    >>> import tempfile
+    >>> import polars as pl
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> def program(env, folder):
+    ...     bids = env.from_iterable([{"day": "mon", "price": 3}, {"day": "tue", "price": 8}])
+    ...     bids.write(ps.parquet(folder, partition_by="day"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = run(lambda env: program(env, folder))
+    ...     pl.read_parquet(f"{folder}/day=tue/*.parquet", hive_partitioning=True).to_dicts()
+    [{'price': 8, 'day': 'tue'}]
+
     Args:
         path: the path of the folder.
         partition_by: columns with few different values. The records of each combination of values go into a folder of

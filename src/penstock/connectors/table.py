@@ -19,6 +19,11 @@ def table(name: str, *, path: str | Path | None = None, partition_by: str | Sequ
     """A Parquet table of Spark's catalog. `spark.table(name)` can read the table while the job runs: the table has each
     row of the completed checkpoints once, and no other rows from the job.
 
+    >>> import penstock as ps
+    >>> sink = ps.table("shop.bids", partition_by="day")  # for stream.write(sink)
+    >>> sink.described
+    'table shop.bids'
+
     Args:
         name: the name of the table as Spark SQL spells it, with the database if need be. A table that does not exist is
             made when the job starts, with the columns of the stream. A table that exists must be a Parquet table with

@@ -41,6 +41,23 @@ def data_source(
     The offsets of the data source are part of the job's state: ranges that have been planned are in the checkpoint, and
     are read again after a failure. See docs/data-sources.md for what the class can rely on.
 
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> from pyspark.sql.datasource import DataSource, DataSourceReader
+    >>> class Squares(DataSource):
+    ...     def schema(self):
+    ...         return "n bigint, square bigint"
+    ...     def reader(self, schema):
+    ...         return SquaresReader(int(self.options["count"]))
+    >>> class SquaresReader(DataSourceReader):
+    ...     def __init__(self, count):
+    ...         self.count = count
+    ...     def read(self, partition):
+    ...         return ((n, n * n) for n in range(self.count))
+    >>> source = ps.data_source(Squares, options={"count": 3}, mode="batch")
+    >>> run(lambda env: env.read(source).where("n > 0").write(ps.collect()))
+    [{'n': 1, 'square': 1}, {'n': 2, 'square': 4}]
+
     Args:
         source: the class, a subclass of `pyspark.sql.datasource.DataSource`.
         options: the options that `.option(...)` would set. Upper and lower case make no difference in their names.
@@ -67,6 +84,26 @@ def data_sink(sink: type[Any], *, options: Mapping[str, Any] | None = None) -> S
 
     `write` is called once per checkpoint in every subtask that has records. `commit` is called once per checkpoint, on
     the driver, when the checkpoint is complete. See docs/data-sources.md for what the class can rely on.
+
+    >>> from pathlib import Path
+    >>> import penstock as ps
+    >>> from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
+    >>> class BidLists(DataSource):
+    ...     def streamWriter(self, schema, overwrite):
+    ...         return BidListWriter(self.options["folder"])
+    >>> class BidListWriter(DataSourceStreamWriter):
+    ...     def __init__(self, folder):
+    ...         self.folder = folder
+    ...     def write(self, rows):
+    ...         message = WriterCommitMessage()
+    ...         message.items = [row.item for row in rows]
+    ...         return message
+    ...     def commit(self, messages, batchId):
+    ...         items = [item for message in messages if message for item in message.items]
+    ...         Path(self.folder, f"{batchId}.txt").write_text(" ".join(items))
+    >>> sink = ps.data_sink(BidLists, options={"folder": "lists"})  # for stream.write(sink)
+    >>> sink.name
+    'BidLists'
 
     Args:
         sink: the class, a subclass of `pyspark.sql.datasource.DataSource`.

@@ -36,6 +36,16 @@ def read_savepoint(spark: Any, path: str | os.PathLike[str]) -> Savepoint:
     """The savepoint or checkpoint at `path`, a path or URI. `path` is the folder of the snapshot, its `_metadata` file,
     or the folder of a job, whose newest retained checkpoint is taken.
 
+    >>> import tempfile
+    >>> import penstock as ps
+    >>> class InEuros(ps.KeyedBroadcastFunction):
+    ...     rates = ps.broadcast_state("rates", key="string", value="double")
+    >>> writer = ps.new_savepoint().with_operator_state("in euros", InEuros.rates, {"GBP": 1.25})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     savepoint = ps.read_savepoint(spark, writer.write(f"{folder}/rates"))
+    ...     [(state.name, state.kind) for state in savepoint.states("in euros")]
+    [('rates', 'broadcast')]
+
     Raises:
         UsageError: there is no savepoint or checkpoint at `path`.
         CorruptFile: the snapshot cannot be read.
@@ -46,6 +56,17 @@ def read_savepoint(spark: Any, path: str | os.PathLike[str]) -> Savepoint:
 
 def new_savepoint(*, max_parallelism: int = 128, parallelism: int = 1) -> SavepointWriter:
     """A savepoint for a job that has never run, to be filled with state.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import penstock as ps
+    >>> class InEuros(ps.KeyedBroadcastFunction):
+    ...     rates = ps.broadcast_state("rates", key="string", value="double")
+    >>> writer = ps.new_savepoint().with_operator_state("in euros", InEuros.rates, {"GBP": 1.25, "USD": 0.92})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = writer.write(Path(folder, "rates"))  # for env.run(restore=path), in a program with a step "in euros"
+    ...     print(Path(path).name)
+    rates
 
     Args:
         max_parallelism: the number of key groups. The parallelism of the job can never be higher.

@@ -162,6 +162,20 @@ class Joins:
 
         Of two versions of the same key and time the version that came later holds. The stream needs event time. A
         version that comes behind the watermark holds for the records that are still to be handed on.
+
+        >>> import datetime
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> def at(hour):
+        ...     return datetime.datetime(2026, 1, 1, hour)
+        >>> def program(env):
+        ...     orders = env.from_iterable([{"item": "pen", "ts": at(hour)} for hour in (9, 11)], name="orders")
+        ...     changes = [{"item": "pen", "price": 3, "since": at(8)}, {"item": "pen", "price": 5, "since": at(10)}]
+        ...     prices = env.from_iterable(changes, name="prices").watermark("since").versioned("item")
+        ...     priced = orders.watermark("ts").join(prices, on="item", as_of="ts")
+        ...     priced.select("price", hour="hour(ts)").write(ps.collect())
+        >>> sorted(run(program), key=lambda row: row["hour"])
+        [{'price': 3, 'hour': 9}, {'price': 5, 'hour': 11}]
         """
         versions = Versions(self._state, keys)
         check_versions(versions)

@@ -131,10 +131,9 @@ class KeyedStream:
         >>> def dearer(before, bid):
         ...     return bid if bid["price"] > before["price"] else before
         >>> def program(env):
-        ...     rows = [{"item": "pen", "price": 3}, {"item": "pen", "price": 5}, {"item": "pen", "price": 4}]
-        ...     bids = env.from_iterable(rows)
+        ...     bids = env.from_iterable([{"item": "pen", "price": price} for price in (3, 5, 4)])
         ...     bids.key_by("item").reduce(dearer).write(collect())
-        >>> [row["price"] for row in run(program)]
+        >>> [row["price"] for row in run(program, parallelism=1)]
         [3, 5, 5]
         """
         check_callable(function, "reduce")
