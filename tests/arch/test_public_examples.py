@@ -7,20 +7,35 @@ from collections.abc import Iterator
 
 import penstock
 
-STREAMS = ("Stream", "KeyedStream", "WindowedStream")
+STREAMS = ("Stream", "KeyedStream", "WindowedStream", "ConnectedStream")
+MADE_BY_USERS = (
+    "AggregateFunction",
+    "AsyncFunction",
+    "CheckpointHook",
+    "Checkpointing",
+    "Environment",
+    "KeyedBroadcastFunction",
+    "KeyedFunction",
+    "ProcessFunction",
+    "Sink",
+    "Source",
+)
 WITHOUT_EXAMPLE = frozenset(
     [
+        "CheckpointHook",
+        "Environment",
         "KeyedStream.transform_with_state",
+        "Sink",
         "Stream.for_each_checkpoint",
     ]
 )
 
 
 def public_callables() -> Iterator[tuple[str, object]]:
-    """The public functions, and the public methods of streams, by name."""
+    """The public functions, the classes that users make or inherit from, and the public methods of streams, by name."""
     for name in penstock.__all__:
         found = getattr(penstock, name)
-        if inspect.isfunction(found):
+        if inspect.isfunction(found) or name in MADE_BY_USERS:
             yield name, found
     for kind in STREAMS:
         for name, method in inspect.getmembers(getattr(penstock, kind), inspect.isfunction):

@@ -47,6 +47,25 @@ class AggregateFunction:
     A method must not change the object: the same object serves all keys, windows and threads of a slot. A method may
     change the state that the method was given, and returns the state, which is never None. The name of the class is
     part of the state: a class of another name starts without state.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> class Product(ps.AggregateFunction):
+    ...     state_type = "double"
+    ...     result_type = "double"
+    ...     def create(self):
+    ...         return 1.0
+    ...     def add(self, state, row):
+    ...         return state * row["factor"]
+    ...     def merge(self, a, b):
+    ...         return a * b
+    ...     def result(self, state):
+    ...         return state
+    >>> def program(env):
+    ...     factors = env.from_iterable([2.0, 0.5, 3.0], schema="factor double")
+    ...     factors.window(ps.global_window()).aggregate(product=Product("factor")).write(ps.collect())
+    >>> run(program)
+    [{'product': 3.0}]
     """
 
     state_type: ClassVar[TypeLike | type[object]]

@@ -36,7 +36,23 @@ _FRAMES = {"pyarrow": ("RecordBatch", "arrow"), "polars": ("DataFrame", "polars"
 
 
 class AsyncFunction:
-    """An async function with a beginning and an end; see `Stream.async_map`. Write `on_row` or `on_batch`."""
+    """An async function with a beginning and an end; see `Stream.async_map`. Write `on_row` or `on_batch`.
+
+    >>> import asyncio
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> class Names(ps.AsyncFunction):
+    ...     async def open(self, context):
+    ...         self.names = {1: "ann"}  # here: a session of a client
+    ...     async def on_row(self, row):
+    ...         await asyncio.sleep(0.01)
+    ...         return {"id": row["id"], "name": self.names.get(row["id"])}
+    >>> def program(env):
+    ...     ids = env.from_iterable([1, 2], schema="id bigint")
+    ...     ids.async_map(Names(), timeout="2s", schema="id bigint, name string").write(ps.collect())
+    >>> sorted(run(program), key=lambda row: row["id"])
+    [{'id': 1, 'name': 'ann'}, {'id': 2, 'name': None}]
+    """
 
     async def open(self, context: FunctionContext) -> None:
         """Called once, before all other methods. The subtask does not begin before `open` has returned."""

@@ -24,6 +24,11 @@ class Checkpointing:
     """When checkpoints are taken, how, and where they are kept.
 
     All values are checked when the object is made; `SettingsError` lists everything that is wrong.
+
+    >>> import penstock as ps
+    >>> checkpointing = ps.Checkpointing(directory="s3://bucket/checkpoints", interval="10s", retain=3)
+    >>> checkpointing.settings.interval_ms  # for ps.Environment(spark, checkpointing=checkpointing)
+    10000
     """
 
     directory: str | os.PathLike[str]

@@ -228,7 +228,30 @@ class SplitEnumerator(Held, ABC):
 
 
 class Source(ABC):
-    """Where records come from. Pickled into every slot."""
+    """Where records come from. Pickled into every slot.
+
+    >>> import penstock as ps
+    >>> import pyarrow as pa
+    >>> from penstock.testing import run
+    >>> class Numbers(ps.Source):
+    ...     schema = pa.schema({"n": pa.int64()})
+    ...     def splits(self, parallelism):
+    ...         return [b"0"]
+    ...     def open(self, splits):
+    ...         return NumbersReader(splits)
+    >>> class NumbersReader(ps.SourceReader):
+    ...     def __init__(self, splits):
+    ...         self.numbers = range(int(splits[0]), 5) if splits else range(0)
+    ...     def poll(self, max_rows, now_ms):
+    ...         if not self.numbers:
+    ...             return ps.End()
+    ...         now, self.numbers = self.numbers[:max_rows], self.numbers[max_rows:]
+    ...         return pa.record_batch({"n": pa.array(now, pa.int64())})
+    ...     def snapshot(self):
+    ...         return [str(self.numbers.start).encode()] if self.numbers else []
+    >>> run(lambda env: env.read(Numbers()).where("n > 2").write(ps.collect()), crashes=1)
+    [{'n': 3}, {'n': 4}]
+    """
 
     @property
     @abstractmethod

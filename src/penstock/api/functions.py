@@ -208,7 +208,30 @@ class Function:
 
 
 class KeyedFunction(Function):
-    """A function over the rows of a keyed stream; see `KeyedStream.process`."""
+    """A function over the rows of a keyed stream; see `KeyedStream.process`.
+
+    >>> import datetime
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> class Unpaid(ps.KeyedFunction):
+    ...     paid = ps.value_state("paid", "boolean", default=False)
+    ...     def on_row(self, row, context):
+    ...         if row["event"] == "paid":
+    ...             self.paid.set(True)
+    ...         else:
+    ...             context.timers.at_event_time(row["ts"] + datetime.timedelta(minutes=15))
+    ...     def on_timer(self, timer, context):
+    ...         if not self.paid.get():
+    ...             return {"order": context.key}
+    >>> def program(env):
+    ...     noon = datetime.datetime(2026, 1, 1, 12)
+    ...     rows = [("a", "placed"), ("b", "placed"), ("a", "paid")]
+    ...     events = env.from_iterable([{"order": order, "event": event, "ts": noon} for order, event in rows])
+    ...     orders = events.watermark("ts").key_by("order")
+    ...     orders.process(Unpaid(), schema="order string").write(ps.collect())
+    >>> run(program)
+    [{'order': 'b'}]
+    """
 
     def on_row(self, row: Row, context: KeyedContext) -> Rows:
         """Called for every record, with the state of its key."""
@@ -231,6 +254,22 @@ class KeyedBroadcastFunction(KeyedFunction):
     `on_row` reads broadcast state, `on_broadcast` writes it. Rows of the two streams come in no particular order,
     unless `connect(..., wait=...)` says so. Broadcast rows that different subtasks made come in no particular order
     either.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> class Limits(ps.KeyedBroadcastFunction):
+    ...     limits = ps.broadcast_state("limits", key="string", value="bigint")
+    ...     def on_broadcast(self, row, context):
+    ...         self.limits[row["item"]] = row["limit"]
+    ...     def on_row(self, row, context):
+    ...         return row if row["price"] > self.limits.get(context.key, 0) else None
+    >>> def program(env):
+    ...     bids = env.from_iterable([{"item": "pen", "price": price} for price in (3, 9)], name="bids")
+    ...     limits = env.from_iterable([{"item": "pen", "limit": 5}], name="limits")
+    ...     both = bids.key_by("item").connect(limits, wait="end")
+    ...     both.process(Limits(), schema="item string, price bigint").write(ps.collect())
+    >>> run(program)
+    [{'item': 'pen', 'price': 9}]
     """
 
     def on_broadcast(self, row: Row, context: KeyedContext) -> Rows:
@@ -243,6 +282,19 @@ class ProcessFunction(Function):
 
     The function may declare operator state: `split_list_state`, `union_list_state`, `broadcast_state`,
     `raw_split_list_state`, `raw_union_list_state`.
+
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> class Placed(ps.ProcessFunction):
+    ...     def open(self, context):
+    ...         self.place = f"{context.subtask + 1} of {context.parallelism}"
+    ...     def on_row(self, row, context):
+    ...         return {"word": row["word"], "place": self.place}
+    >>> def program(env):
+    ...     words = env.from_iterable(["to"], schema="word string")
+    ...     words.process(Placed(), schema="word string, place string").write(ps.collect())
+    >>> run(program, parallelism=1)
+    [{'word': 'to', 'place': '1 of 1'}]
     """
 
     def on_row(self, row: Row, context: FunctionContext) -> Rows:

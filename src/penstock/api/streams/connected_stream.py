@@ -39,6 +39,22 @@ class ConnectedStream:
         If the broadcast stream has a watermark, the event time of the step is the event time of the stream that is
         behind. Otherwise the event time of the step is the event time of the keyed stream alone. `sides` declares side
         outputs for `context.emit`.
+
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> class Prices(ps.KeyedBroadcastFunction):
+        ...     prices = ps.broadcast_state("prices", key="string", value="bigint")
+        ...     def on_broadcast(self, row, context):
+        ...         self.prices[row["item"]] = row["price"]
+        ...     def on_row(self, row, context):
+        ...         return {"item": row["item"], "price": self.prices.get(row["item"])}
+        >>> def program(env):
+        ...     orders = env.from_iterable([{"item": "pen"}], name="orders")
+        ...     prices = env.from_iterable([{"item": "pen", "price": 3}], name="prices")
+        ...     both = orders.key_by("item").connect(prices, wait="end")
+        ...     both.process(Prices(), schema="item string, price bigint").write(ps.collect())
+        >>> run(program)
+        [{'item': 'pen', 'price': 3}]
         """
         check_function(function, KeyedBroadcastFunction, argument="process", methods=("on_broadcast",))
         check_function(function, KeyedFunction, argument="process", methods=("on_row",))
