@@ -205,6 +205,8 @@ EXCHANGES = {
     Shape.ASKS: ["hash"],
     Shape.ASKS_WINDOW: ["hash", "hash"],
     Shape.RUNNING: ["hash", "hash"],
+    Shape.JOIN: ["hash", "hash"],
+    Shape.TABLE: [],
 }
 TWO_ENDS = (Shape.TWO_SINKS, Shape.SPLIT, Shape.SIDES, Shape.PIPELINES, Shape.SLICES, Shape.MIXED)
 
