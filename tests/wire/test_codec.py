@@ -29,6 +29,8 @@ from penstock.core.messages import (
     DataEnded,
     Decline,
     Deploy,
+    EventTimeReached,
+    GroupTime,
     Heartbeat,
     Leave,
     Leaving,
@@ -105,6 +107,8 @@ TO_MASTER = [
     OperatorEventTaken(epoch=EPOCH, task=TASK, number=7, delivered=True),
     CatchingUp(epoch=EPOCH, task=TASK, operator=OperatorId("bids"), is_behind=True),
     SplitsRead(epoch=EPOCH, task=TASK, operator=OperatorId("bids"), count=3),
+    EventTimeReached(epoch=EPOCH, task=TASK, time_us=-(2**63)),
+    EventTimeReached(epoch=EPOCH, task=TASK, time_us=None),
     Acknowledge(
         job=JOB, epoch=EPOCH, task=TASK, checkpoint=CHECKPOINT, state=STATE, metrics=SnapshotMetrics(sync_ms=0.25)
     ),
@@ -138,6 +142,8 @@ TO_SLOT = [
     NotifyAborted(epoch=EPOCH, task=TASK, checkpoint=CHECKPOINT),
     LetEnd(epoch=EPOCH, task=TASK),
     OperatorEvent(epoch=EPOCH, task=TASK, operator=OperatorId("read"), number=7, event=b"\x00split"),
+    GroupTime(epoch=EPOCH, task=TASK, time_us=2**63 - 1),
+    GroupTime(epoch=EPOCH, task=TASK, time_us=None),
     Leave(reason="done"),
 ]
 ELEMENTS = [
