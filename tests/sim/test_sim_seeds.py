@@ -35,7 +35,7 @@ from penstock.sim.slots import Notice
 from penstock.sim.user import Moment, UserRequest, Wish
 
 SEEDS = range(1, 51)
-KEPT = (90, 417, 837, 1088, 1172)
+KEPT = (90, 417, 837, 1088, 1172, 3129)
 """Worlds that are hard to build by hand.
 
 90: a job is rescaled while two checkpoints of a sink wait to be committed.
@@ -43,6 +43,7 @@ KEPT = (90, 417, 837, 1088, 1172)
 837: a job that goes on from a drained savepoint gives up before it has shown anything.
 1088: of two sources that are drained the one that is behind in event time comes to its end first.
 1172: marks of checkpoints that are over stand before the mark that is awaited.
+3129: a checkpoint refers to runs of windows in a claimed checkpoint that was moved.
 """
 
 

@@ -359,8 +359,10 @@ def root_of(record: CompletedCheckpoint) -> str:
 
 
 def referred_files(metadata: bytes, *, root: str = "") -> list[str]:
-    """The paths that a metadata file refers to."""
-    return [root + file.path for file in decode_metadata("_metadata", metadata).files if file.path is not None]
+    """The paths on the disk that a metadata file refers to. A file of a claimed snapshot that was moved has a full
+    path, which begins at the root of the disk."""
+    paths = [file.path for file in decode_metadata("_metadata", metadata).files if file.path is not None]
+    return [path[1:] if path.startswith("/") else root + path for path in paths]
 
 
 def missing_files(files: dict[str, bytes], metadata: bytes, *, root: str = "") -> list[str]:
