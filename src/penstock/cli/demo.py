@@ -36,7 +36,7 @@ LOOK_EVERY_S = 0.05
 KILL_MARGIN_MS = 2_000
 """How much longer than the checkpoint interval the job must run for each kill: time to complete a checkpoint, to kill a
 worker, and to have records left to read."""
-FAST_EVENTS_PER_SECOND = 5_000_000
+FAST_EVENTS_PER_SECOND = 60_000_000
 """The speed of a fast machine. If the events would keep such a machine busy until all kills are done, they are read as
 fast as possible; otherwise they are read more slowly."""
 SPARE_CORES = 2
