@@ -13,6 +13,7 @@ from penstock.api.connector import End, Pause, WriterContext
 from penstock.api.steps import WriteStep
 from penstock.core.errors import ExternalError
 from penstock.plan.graph import Plan
+from penstock.sim.drawn_jobs import VERTICES
 from penstock.sim.expected import expected_rows
 from penstock.sim.external import ExternalSystem, enter, leave
 from penstock.sim.jobs import (
@@ -28,7 +29,6 @@ from penstock.sim.jobs import (
     rows_of,
     source_of,
 )
-from penstock.sim.scenario import VERTICES
 from penstock.sim.shapes import make_plan
 from penstock.sim.world import World
 

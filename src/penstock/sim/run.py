@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from penstock.core.job.events import JobState
+from penstock.sim.drawing import draw_scenario
 from penstock.sim.external import enter, leave
 from penstock.sim.logs import watch_logs
 from penstock.sim.rules import Violation
-from penstock.sim.scenario import Scenario, draw_scenario
+from penstock.sim.scenario import Scenario
 from penstock.sim.simulation import SOUND, Parts, Simulation
 from penstock.sim.user import Wish
 from penstock.sim.verdict import Verdict
