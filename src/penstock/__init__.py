@@ -78,6 +78,9 @@ if TYPE_CHECKING:
         RawKeyedState,
         ReducingState,
         ValueState,
+        ttl,
+    )
+    from penstock.api.state_declarations import (
         aggregating_state,
         broadcast_state,
         list_state,
@@ -87,7 +90,6 @@ if TYPE_CHECKING:
         raw_union_list_state,
         reducing_state,
         split_list_state,
-        ttl,
         union_list_state,
         value_state,
     )
@@ -202,6 +204,9 @@ _HOMES = {
         "RawKeyedState",
         "ReducingState",
         "ValueState",
+        "ttl",
+    ),
+    "penstock.api.state_declarations": (
         "aggregating_state",
         "broadcast_state",
         "list_state",
@@ -211,7 +216,6 @@ _HOMES = {
         "raw_union_list_state",
         "reducing_state",
         "split_list_state",
-        "ttl",
         "union_list_state",
         "value_state",
     ),

@@ -9,7 +9,7 @@ import pytest
 from penstock.api.callables import check_callable
 from penstock.api.functions import KeyedBroadcastFunction, KeyedFunction, ProcessFunction
 from penstock.api.hooks import CheckpointHook
-from penstock.api.state import aggregating_state, reducing_state
+from penstock.api.state_declarations import aggregating_state, reducing_state
 from penstock.core.errors import UsageError
 
 

@@ -10,7 +10,8 @@ import pytest
 import penstock as ps
 from penstock.api.backends import as_state_settings
 from penstock.api.program import Program
-from penstock.api.state import StateKind, declared_states
+from penstock.api.state import StateKind
+from penstock.api.state_declarations import declared_states
 from penstock.core.errors import SettingsError, UsageError
 from penstock.settings import JobSettings, StateSettings
 from penstock.testing import collect, scripted

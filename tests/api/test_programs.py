@@ -7,7 +7,7 @@ import pytest
 from penstock.api.aggregates import count, max  # noqa: A004
 from penstock.api.functions import KeyedFunction, ProcessFunction
 from penstock.api.program import Program
-from penstock.api.state import map_state, split_list_state, value_state
+from penstock.api.state_declarations import map_state, split_list_state, value_state
 from penstock.api.windows import tumbling
 from penstock.core.errors import SettingsError, UsageError
 from penstock.plan.checkpoint_graph import checkpoint_graph

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 from state_rig import BACKENDS, EVENT_TIME, PROCESSING_TIME, Step
 
 import penstock as ps
-from penstock.api.state import declared_states
+from penstock.api.state_declarations import declared_states
 
 KEY_COUNT = 4
 KEYS = st.integers(0, KEY_COUNT - 1)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import xxhash
 from key_group_owners import owner_of
 
-from penstock.api.state import declared_states
+from penstock.api.state_declarations import declared_states
 from penstock.core.elements import CheckpointOptions
 from penstock.core.errors import CorruptFile
 from penstock.core.ids import CheckpointId, Instant

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from penstock.api.functions import FunctionContext, KeyedContext, KeyedFunction, ProcessFunction, Row
-from penstock.api.state import Ttl, split_list_state, value_state
+from penstock.api.state import Ttl
+from penstock.api.state_declarations import split_list_state, value_state
 
 
 class FirstRows(ProcessFunction):

@@ -16,7 +16,7 @@
 A method returns the rows it makes: one dict, an iterable of dicts (so the method may be a generator), or None. Rows for
 side outputs go to `context.emit`. Every
 subtask has a function object of its own, unpickled from the object that `process` was given. Values that must survive a
-failure belong into declared state (`penstock.api.state`), not into attributes.
+failure belong into declared state (`penstock.api.state_declarations`), not into attributes.
 
 **Time.** `on_row` is called for every row, with or without an event time, on time or late. A row is late if its event
 time is not after `context.watermark`. An event-time timer fires when the watermark reaches the time of the timer. An
@@ -37,7 +37,8 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.api.callables import refuse_async_methods
-from penstock.api.state import State, StateKind, declared_states
+from penstock.api.state import State, StateKind
+from penstock.api.state_declarations import declared_states
 from penstock.core.errors import UsageError
 
 Rows = Mapping[str, Any] | Iterable[Mapping[str, Any]] | None

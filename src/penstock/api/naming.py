@@ -32,7 +32,7 @@ from dataclasses import dataclass
 
 from penstock.api.notebook import CellRun
 from penstock.api.printing import PrintSink
-from penstock.api.state import declared_states
+from penstock.api.state_declarations import declared_states
 from penstock.api.steps import (
     AsyncMapStep,
     JoinStep,

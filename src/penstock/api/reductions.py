@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.api.functions import KeyedContext, KeyedFunction, Row
-from penstock.api.state import value_state
+from penstock.api.state_declarations import value_state
 
 
 class RunningReduce(KeyedFunction):

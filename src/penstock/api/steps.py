@@ -19,7 +19,8 @@ from penstock.api.functions import KeyedFunction, ProcessFunction
 from penstock.api.join_steps import JoinStep as JoinStep
 from penstock.api.join_steps import TableJoinStep as TableJoinStep
 from penstock.api.join_steps import VersionJoinStep as VersionJoinStep
-from penstock.api.state import StateKind, Ttl, declared_states, type_name
+from penstock.api.state import StateKind, Ttl, type_name
+from penstock.api.state_declarations import declared_states
 from penstock.api.windows import WindowType
 from penstock.core.graph import DeclaredState
 from penstock.core.task.requests import RequestPolicy

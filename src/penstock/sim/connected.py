@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from penstock.api.functions import EPOCH, KeyedBroadcastFunction, KeyedContext
-from penstock.api.state import broadcast_state
+from penstock.api.state_declarations import broadcast_state
 from penstock.core.task.waiting import WaitFor
 from penstock.sim.external import system_of
 from penstock.sim.jobs import TICK_US, Workload

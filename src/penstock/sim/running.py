@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock.api.changelog import DELETE, INSERT, ROW_KIND, UPDATE_AFTER, with_row_kind
 from penstock.api.functions import EPOCH, KeyedContext, KeyedFunction
 from penstock.api.running_schema import running_partial_schema, running_result_schema
-from penstock.api.state import value_state
+from penstock.api.state_declarations import value_state
 from penstock.api.steps import Aggregate, RunningCombineStep, RunningStep, SelectStep
 from penstock.sim.jobs import SCHEMA, Row
 

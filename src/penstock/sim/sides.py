@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.api.functions import EPOCH, FunctionContext, KeyedContext, KeyedFunction
-from penstock.api.state import value_state
+from penstock.api.state_declarations import value_state
 from penstock.sim.window_kinds import WindowKind, is_last_window
 
 ODD = "odd"

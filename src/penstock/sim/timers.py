@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.api.functions import EPOCH, FunctionContext, KeyedContext, KeyedFunction, Timer
-from penstock.api.state import map_state, raw_keyed_state
+from penstock.api.state_declarations import map_state, raw_keyed_state
 from penstock.runtime.task.operators.rows import SOME_ROWS
 
 _MICROSECOND = datetime.timedelta(microseconds=1)

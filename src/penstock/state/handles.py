@@ -8,15 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from penstock.api.state import (
-    AggregatingState,
-    BroadcastState,
-    ListState,
-    MapState,
-    ReducingState,
-    State,
-    ValueState,
-)
+from penstock.api.state import AggregatingState, BroadcastState, ListState, MapState, ReducingState, State, ValueState
 from penstock.core.errors import UsageError
 from penstock.core.ids import Instant
 from penstock.state.backend import MISSING, KeyedBackend, ListTable, MapTable, ValueTable, ttl_expired

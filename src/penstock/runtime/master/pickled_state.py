@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from penstock.api.aggregate_kinds.description import Aggregate, SavedAggregate
-from penstock.api.state import StateKind, declared_states
+from penstock.api.state import StateKind
+from penstock.api.state_declarations import declared_states
 from penstock.api.steps import (
     AsyncMapStep,
     CombineStep,

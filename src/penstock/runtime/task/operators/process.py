@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.functions import EPOCH, Function, FunctionContext, ProcessFunction, is_overridden
-from penstock.api.state import declared_states
+from penstock.api.state_declarations import declared_states
 from penstock.api.steps import LATE, KeyedProcessStep, ProcessStep
 from penstock.core.elements import MAX_WATERMARK, CheckpointOptions
 from penstock.core.errors import UsageError, UserCodeError
