@@ -8,10 +8,7 @@ the end the output is compared, row for row, with the result of the same query b
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -25,20 +22,11 @@ from penstock.terminal.failures import EXIT_FAILED, reported_failures
 if TYPE_CHECKING:
     from penstock.api.connector import Source
     from penstock.bench.comparison import Comparison
-    from penstock.bench.kills import Kills
+    from penstock.bench.watched_jobs import JobRun
     from penstock.bench.window_query import BidInput
-    from penstock.runtime.views import JobView
     from penstock.spark.environment import Environment
-    from penstock.terminal.screen import Display
 
 DEFAULT_EVENTS = 30_000_000
-LOOK_EVERY_S = 0.05
-KILL_MARGIN_MS = 2_000
-"""How much longer than the checkpoint interval the job must run for each kill: time to complete a checkpoint, to kill a
-worker, and to have records left to read."""
-FAST_EVENTS_PER_SECOND = 60_000_000
-"""The speed of a fast machine. If the events would keep such a machine busy until all kills are done, they are read as
-fast as possible; otherwise they are read more slowly."""
 SPARE_CORES = 2
 RESTART_DELAY = "100ms"
 SPARE_RESTARTS = 3
@@ -59,19 +47,6 @@ class DemoOptions:
     quiet: bool
     ui: bool
     ui_port: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class DemoRun:
-    """How the job went."""
-
-    seconds: float
-    """From the first records read to the end of the job."""
-    checkpoints_completed: int
-    checkpoints_failed: int
-    workers_killed: int
-    recovery_seconds: float
-    """The longest recovery; 0 if no worker was killed."""
 
 
 @click.command("demo")
@@ -115,6 +90,7 @@ def demo(**values: Any) -> None:
 def run_demo(options: DemoOptions) -> int:
     """Run the demo. Returns the exit code."""
     # Imported here and not above, so that the other commands need not wait for the import of the data plane.
+    from penstock.bench.watched_jobs import run_job
     from penstock.bench.window_query import BidInput
     from penstock.terminal.screen import make_display
     from penstock.terminal.session import SessionOptions, spark_session, work_directory
@@ -134,7 +110,7 @@ def run_demo(options: DemoOptions) -> int:
                 _say(screen, f"Spark's page is {spark.sparkContext.uiWebUrl}", options)
             environment = _program(spark, options, _source(options, bids, interval_ms), work)
             with make_display(screen, title="penstock demo", quiet=options.quiet) as display:
-                run = run_job(environment, display, events=options.events, kills=options.kills)
+                run = run_job(environment, display, name="demo", events=options.events, kills=options.kills)
             _say(screen, "computing the same query with Spark SQL and comparing row for row ...", options)
             comparison = compare_output(spark, bids, work / "out")
     _report(screen, options, run, comparison)
@@ -143,34 +119,6 @@ def run_demo(options: DemoOptions) -> int:
     if options.as_json:
         click.echo(json.dumps(_summary(options, run, comparison)))
     return 0 if comparison.exactly_once else EXIT_FAILED
-
-
-def run_job(environment: Environment, display: Display, *, events: int, kills: int) -> DemoRun:
-    """Run the job to its end, and kill workers while it runs."""
-    from penstock.bench.kills import Kills
-    from penstock.spark.clock import WallClock
-    from penstock.terminal.progress import Watch
-    from penstock.terminal.running import running_job
-
-    clock = WallClock()
-    start_ms = clock.now()
-    watch = Watch(events=events, start_ms=start_ms)
-    killing = Kills(count=kills, events=events, kill=_kill)
-    pause = threading.Event()
-    with running_job(environment, "demo") as job:
-        while not job.is_over:
-            view, now_ms = job.view(), clock.now()
-            progress, notes = watch.look(view, now_ms)
-            display.update(progress)
-            notes += killing.look(view, events_read=progress.events_read, now_ms=now_ms)
-            for note in notes:
-                display.note(note)
-            pause.wait(LOOK_EVERY_S)
-        view, end_ms = job.wait(), clock.now()
-    display.update(watch.look(view, end_ms)[0])
-    if killing.done < kills:
-        display.note(f"the run ended before {kills} workers could be killed: raise --events")
-    return _demo_run(view, killing, seconds=(end_ms - (watch.first_read_ms or start_ms)) / 1_000)
 
 
 def compare_output(spark: Any, bids: BidInput, output: Path) -> Comparison:
@@ -197,13 +145,12 @@ def _checked_interval_ms(options: DemoOptions) -> int:
 def _source(options: DemoOptions, bids: BidInput, interval_ms: int) -> Source:
     """The bids. If there are so few bids that the job would end before all kills are done, they are read more
     slowly."""
-    from penstock.bench.pacing import PacedReads
+    from penstock.bench.watched_jobs import slowed
 
-    # Each kill needs a completed checkpoint before the kill, and records left to read after the kill.
-    seconds = (options.kills + 1) * (interval_ms + KILL_MARGIN_MS) / 1_000
-    if not options.kills or options.events >= seconds * FAST_EVENTS_PER_SECOND:
-        return bids.source()
-    return PacedReads(bids.source(), rate=int(options.events / seconds / options.parallelism) + 1)
+    (source,) = slowed(
+        [(bids.source(), options.events)], stops=options.kills, interval_ms=interval_ms, parallelism=options.parallelism
+    )
+    return source
 
 
 def _program(spark: Any, options: DemoOptions, source: Source, work: Path) -> Environment:
@@ -228,21 +175,7 @@ def _refuse_leftovers(work: Path) -> None:
         )
 
 
-def _kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-
-
-def _demo_run(view: JobView, kills: Kills, *, seconds: float) -> DemoRun:
-    return DemoRun(
-        seconds=seconds,
-        checkpoints_completed=view.checkpoints.counts.completed,
-        checkpoints_failed=view.checkpoints.counts.failed,
-        workers_killed=kills.done,
-        recovery_seconds=max(kills.recoveries_ms, default=0) / 1_000,
-    )
-
-
-def _summary(options: DemoOptions, run: DemoRun, comparison: Comparison) -> dict[str, Any]:
+def _summary(options: DemoOptions, run: JobRun, comparison: Comparison) -> dict[str, Any]:
     return {
         "events": options.events,
         "events_per_second": round(options.events / run.seconds),
@@ -257,7 +190,7 @@ def _summary(options: DemoOptions, run: DemoRun, comparison: Comparison) -> dict
     }
 
 
-def _report(screen: IO[str], options: DemoOptions, run: DemoRun, comparison: Comparison) -> None:
+def _report(screen: IO[str], options: DemoOptions, run: JobRun, comparison: Comparison) -> None:
     if options.as_json and options.quiet:
         return
     damage = f"lost {comparison.lost}, duplicated {comparison.duplicated}, different {comparison.different}"
