@@ -11,6 +11,7 @@
     PYTHONPATH=src:tests/support python tests/golden/make.py requests-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py decimals-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py running-v2
+    PYTHONPATH=src:tests/support python tests/golden/make.py tops-v2
 
 What was written before stays, and must be readable for ever. The modules of `tests/support` whose names begin with
 `golden_` say what is in them.
@@ -30,6 +31,7 @@ import golden_requests
 import golden_running
 import golden_runs
 import golden_sketches
+import golden_tops
 import golden_updates
 import golden_windows
 
@@ -49,6 +51,7 @@ def main(version: str) -> None:
         "requests": golden_requests,
         "decimals": golden_decimals,
         "running": golden_running,
+        "tops": golden_tops,
     }
     content = contents.get(version.partition("-")[0], golden_content)
     for path, data in content.files().items():

@@ -35,6 +35,7 @@ from penstock.api.printing import PrintSink
 from penstock.api.state_declarations import declared_states
 from penstock.api.steps import (
     AsyncMapStep,
+    DeduplicateStep,
     JoinStep,
     KeyedProcessStep,
     ProcessStep,
@@ -90,6 +91,7 @@ class RecordedStep:
             | AsyncMapStep
             | WindowStep
             | RunningStep
+            | DeduplicateStep
             | JoinStep
             | VersionJoinStep
             | KeyedProcessStep

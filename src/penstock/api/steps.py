@@ -381,8 +381,81 @@ class RunningStep:
         return {"aggregates": DeclaredState(kind="running", type=f"{kinds}, columns {columns}")}
 
 
+@dataclass(frozen=True, kw_only=True)
+class TopStep(RunningStep):
+    """The first records of each key in an order, of all records so far. The only aggregate is the list of these
+    records; the results are a changelog of the records in the list."""
+
+    most: int
+    """How many records of a key are shown."""
+    rank: str | None = None
+    """The column with the place of a record among the records of its key, from 1; None: there is no such column."""
+
+
+SINCE = "__since"
+"""The column with the time at which a group of equal records began, in microseconds since 1970."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeduplicateStep:
+    """One record of all records of a key that are close to each other in event time: the first that comes, or the last
+    in event time. The state is a row for each key, as that of a running aggregate."""
+
+    keys: tuple[str, ...]
+    within_us: int
+    """A record belongs to the group of an earlier record of its key if it is less than this later."""
+    late: LateRecords
+    """What tells late records apart. Its schema is that of the records."""
+    schema: pa.Schema
+    """The schema of the output."""
+    keeps_last: bool = False
+    """Whether the last record of a group is shown, as a row of a changelog; otherwise the first record is handed on."""
+
+    @property
+    def sides(self) -> dict[str, pa.Schema]:
+        """The schema of each side output."""
+        return _sides({}, self.late)
+
+    @property
+    def partial(self) -> pa.Schema:
+        """The columns of the state: the keys, when the group began, and the other columns of the last record."""
+        records = self.late.schema
+        fields: list[pa.Field[Any]] = [pa.field(key, records.field(key).type) for key in self.keys]
+        fields.append(pa.field(SINCE, pa.int64()))
+        if self.keeps_last:
+            fields += [pa.field(each.name, each.type) for each in records if each.name not in self.keys]
+        return pa.schema(fields)
+
+    @property
+    def aggregates(self) -> tuple[Aggregate, ...]:
+        """None: the rows of the state are no aggregates."""
+        return ()
+
+    @property
+    def ttl(self) -> Ttl:
+        """How long a row of the state is kept, in event time."""
+        return Ttl(duration_ms=-(-self.within_us // 1_000))
+
+    @property
+    def declared_states(self) -> dict[str, DeclaredState]:
+        """What is kept of each key. `within` may change when a program goes on from a snapshot."""
+        columns = ", ".join(f"{field.name}: {field.type}" for field in self.partial)
+        return {"groups": DeclaredState(kind="deduplicate", type=f"columns {columns}")}
+
+
 WINDOW_ROWS = "\0rows"
-"""The column with the records of a window, behind a window whose records a function gets."""
+"""The column with the records of a window, behind a window whose records a function gets, or whose first records are
+shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedRowsStep:
+    """The records of the lists in the column `WINDOW_ROWS`, each as a record of its own."""
+
+    schema: pa.Schema
+    """The schema of the output: the columns beside the lists, the columns of the listed records, the rank."""
+    rank: str | None = None
+    """The column with the place of a record in its list, from 1; None: there is no such column."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -454,6 +527,8 @@ Step = (
     | CombineStep
     | WindowStep
     | ApplyStep
+    | DeduplicateStep
+    | ListedRowsStep
     | RunningCombineStep
     | RunningStep
     | JoinStep

@@ -41,14 +41,14 @@ def _remaining(rows: pa.Table, kinds: Any) -> pa.Table:
     """The rows, each as often as it was inserted more often than it was taken away."""
     if rows.num_rows == 0:
         return rows
-    codes, firsts = _codes(rows)
+    codes, firsts = codes_of(rows)
     counts = np.zeros(len(firsts), np.int64)
     np.add.at(counts, codes, signs(kinds))
     left: Any = pa.array(np.repeat(firsts, np.maximum(counts, 0)))
     return rows.take(left)
 
 
-def _codes(rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def codes_of(rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """For each row the number of the first of the rows that are equal to it, and the places of these first rows."""
     if any(pt.is_nested(field.type) for field in rows.schema):
         # Arrow does not group by nested columns.

@@ -24,6 +24,9 @@ OBJECT = "object"
 
 ROWS = "rows"
 """The kind of the aggregate that keeps whole records. Its parameters are the names of the columns."""
+TOP_ROWS = "top_rows"
+"""The kind of the aggregate that keeps the first records of an order. Its parameters are how many records are kept, how
+many columns order the records, these columns, each with its direction, and the names of the columns that are kept."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Aggregate:
             return self.function.columns
         if self.kind == ROWS:
             return tuple(str(column) for column in self.parameters)
+        if self.kind == TOP_ROWS:
+            return tuple(str(column) for column in self.parameters[2 + int(self.parameters[1]) :])
         return tuple(column for column in (self.column, self.by) if column is not None)
 
     def saved(self) -> SavedAggregate:

@@ -116,17 +116,17 @@ def _picked(by: Any, groups: Groups, *, greatest: bool, last: bool, skipped: Any
     rows, numbers = groups.order[mask], groups.numbers[mask]
     found = np.full(len(groups), -1)
     if rows.size:
-        ranks = _ranks(by.take(rows))
+        places = ranks(by.take(rows))
         starts = np.flatnonzero(np.diff(numbers, prepend=-1))
-        best = (np.maximum if greatest else np.minimum).reduceat(ranks, starts)
+        best = (np.maximum if greatest else np.minimum).reduceat(places, starts)
         lengths = np.diff(starts, append=rows.size)
-        hits = np.flatnonzero(ranks == np.repeat(best, lengths))
-        places = np.searchsorted(hits, starts + lengths) - 1 if last else np.searchsorted(hits, starts)
-        found[numbers[starts]] = rows[hits[places]]
+        hits = np.flatnonzero(places == np.repeat(best, lengths))
+        picks = np.searchsorted(hits, starts + lengths) - 1 if last else np.searchsorted(hits, starts)
+        found[numbers[starts]] = rows[hits[picks]]
     return pa.array(found, mask=found < 0)
 
 
-def _ranks(values: Any) -> npt.NDArray[Any]:
+def ranks(values: Any) -> npt.NDArray[Any]:
     """Numbers in the order of the values, equal for equal values. The values are not null."""
     kind = values.type
     if pt.is_temporal(kind):
@@ -216,7 +216,7 @@ def _top(entries: Any, numbers: npt.NDArray[np.intp], groups: int, most: int) ->
     known = by.is_valid().to_numpy(zero_copy_only=False)
     entries, by, numbers = entries.filter(pa.array(known)), by.drop_null(), numbers[known]
     # Inverted, not negated: the least integer has no negative.
-    order = np.lexsort((~_ranks(by), numbers))
+    order = np.lexsort((~ranks(by), numbers))
     numbers = numbers[order]
     places = np.arange(numbers.size) - np.searchsorted(numbers, numbers)
     kept = places < most

@@ -11,6 +11,7 @@ from penstock.api.aggregate_kinds.description import Aggregate
 from penstock.api.aggregate_kinds.moments import Moments
 from penstock.api.aggregate_kinds.picks import Pick, TopN
 from penstock.api.aggregate_kinds.sketches import ApproxCountDistinct, ApproxQuantile
+from penstock.api.aggregate_kinds.top_rows import TopRows
 from penstock.core.errors import UsageError
 
 KINDS: dict[str, AggregateKind] = {
@@ -32,6 +33,7 @@ KINDS: dict[str, AggregateKind] = {
         Pick("min_by", greatest=False, last=False),
         Pick("max_by", greatest=True, last=False),
         TopN(),
+        TopRows(),
         CollectList(),
         CollectRows(),
         CollectSet(),

@@ -28,9 +28,10 @@ from penstock.api.aggregate_kinds.base import (
     type_of,
     value_of,
 )
-from penstock.api.aggregate_kinds.description import CUSTOM, Aggregate
+from penstock.api.aggregate_kinds.description import CUSTOM, TOP_ROWS, Aggregate
 from penstock.api.aggregate_kinds.lists import as_lists, flattened
 from penstock.api.aggregate_kinds.registry import KINDS, kind_of
+from penstock.api.aggregate_kinds.top_rows import first_records
 from penstock.core.errors import UsageError
 from penstock.sql.schemas import can_be_key
 
@@ -71,6 +72,8 @@ def retracting_kind(aggregate: Aggregate, schema: pa.Schema) -> RetractingKind:
     kind_of(aggregate).partial_fields(aggregate, schema)
     if aggregate.kind == "count":
         return _COUNT
+    if aggregate.kind == TOP_ROWS:
+        return _TOP_ROWS
     if aggregate.kind in ("sum", "mean"):
         value = type_of(schema, str(aggregate.column), role=f"aggregate {aggregate.name!r}: column")
         if pt.is_integer(value):
@@ -238,18 +241,40 @@ class _Entries(RetractingKind):
         return kind.result(aggregate, pa.table(partials))
 
 
+class _TopRows(_Entries):
+    """All distinct records of a group with how often each is there: when a first record is taken back, the next record
+    of the order takes its place."""
+
+    def of_records(self, aggregate: Aggregate) -> list[Calculation]:
+        """Entries of records. Records of nothing but null are records, too."""
+        columns = tuple(str(value_of(aggregate, name)) for name in _columns(aggregate))
+        return [Calculation(None, EntriesOfRecords(columns, keeps_nulls=True), aggregate.name)]
+
+    def result(self, aggregate: Aggregate, merged: pa.Table) -> Any:
+        """The first of the records that are left."""
+        lists = one_array(merged.column(aggregate.name))
+        entries, numbers = flattened(lists, np.arange(len(lists)))
+        *values, times = entries.flatten()
+        repeated = np.repeat(np.arange(len(entries)), np.maximum(times.to_numpy(), 0))
+        rows: Any = pa.array(repeated)
+        records = pc.make_struct(*(column.take(rows) for column in values), field_names=_columns(aggregate))
+        return first_records(records, numbers[repeated], len(lists), aggregate)
+
+
 class EntriesOfRecords:
     """The distinct values of the records of each group."""
 
-    def __init__(self, columns: tuple[str, ...]) -> None:
+    def __init__(self, columns: tuple[str, ...], *, keeps_nulls: bool = False) -> None:
         self._columns = columns
+        self._keeps_nulls = keeps_nulls
 
     def __call__(self, table: pa.Table, groups: Groups) -> Any:
-        """Lists of entries. Records of nothing but null are left out: every kind leaves them out."""
+        """Lists of entries. Records of nothing but null are left out, unless they are kept: most kinds leave them
+        out."""
         order: Any = pa.array(groups.order)
         columns = [normal_keys(one_array(table.column(name))).take(order) for name in self._columns]
         times = one_array(table.column(SIGN)).take(order)
-        known = np.zeros(len(times), np.bool_)
+        known = np.full(len(times), self._keeps_nulls)
         for column in columns:
             known |= column.is_valid().to_numpy(zero_copy_only=False)
         kept: Any = pa.array(known)
@@ -333,3 +358,4 @@ _COUNT = _Count()
 _WHOLE = {name: _WholeSum(name) for name in ("sum", "mean")}
 _DOUBLES = {name: _DoubleSum(name) for name in ("sum", "mean")}
 _ENTRIES = _Entries()
+_TOP_ROWS = _TopRows()

@@ -6,7 +6,7 @@ Conditions over columns are in `Stream.where`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from penstock.api.first_rows import FirstOfKey, FirstOfSubtask, FirstRows
 from penstock.api.state import Ttl
 from penstock.api.state import ttl as time_to_live
 from penstock.api.steps import FilterStep, ProcessStep, SampleStep, Step
+from penstock.api.streams.ranking import last_of_keys, within_time
 from penstock.api.streams.stream_state import Row, StreamState, keyed_step
 from penstock.api.window_schema import check_key_types
 from penstock.core.durations import Duration
@@ -121,6 +122,55 @@ class ChoosesRows:
         number = ledger.add(counted, kind="limit", name=name, inputs=before.input())
         return self._with_state(before.behind(number, state.schema))
 
+    def deduplicate(
+        self,
+        by: Sequence[str] | str,
+        *,
+        within: Duration | None = None,
+        keep: Literal["first", "last"] = "first",
+        ttl: Ttl | Duration | None = None,
+        name: str | None = None,
+    ) -> Self:
+        """One record of all records that are equal in the columns in `by`.
+
+        With `keep="first"` the record that comes first goes on, at once. With `keep="last"` the result is a
+        **changelog**: the row of a key is the record that is last in event time, or without event time the record that
+        came last. Of two records with the same time that record counts whose other columns are smaller, the first
+        column first. Nulls are equal to each other, as in Spark.
+
+        With `within="1 h"`, which needs a watermark before, records are equal only if they are less than an hour apart
+        in event time, counted from the record of the key that came first. A record that comes later than that begins
+        anew. State is forgotten when the watermark has passed. Late records are dropped and counted, or are in the
+        stream `late()` of the result. Records without a time are dropped and counted.
+
+        Without `within` the state of a key is kept for ever, or with `ttl="1h"` for an hour after its record went on
+        (`keep="first"`), or after its last record (`keep="last"`). State is kept under `name`.
+
+        >>> from penstock.testing import collect, run
+        >>> def program(env):
+        ...     rows = [{"id": 1, "ms": 1_000}, {"id": 1, "ms": 2_000}, {"id": 1, "ms": 9_000}]
+        ...     events = env.from_iterable(rows).with_columns(ts="timestamp_millis(ms)").watermark("ts")
+        ...     events.deduplicate("id", within="5s").select("id", "ms").write(collect())
+        >>> run(program, parallelism=1)
+        [{'id': 1, 'ms': 1000}, {'id': 1, 'ms': 9000}]
+        """
+        state, keys = self._state, (by,) if isinstance(by, str) else tuple(by)
+        self._check_columns(keys, "deduplicate")
+        check_key_types(state.schema, keys)
+        state.refuse_changelog("deduplicate")
+        if keep not in ("first", "last"):
+            raise UsageError(f"deduplicate: keep is {keep!r}; choose 'first' or 'last'")
+        if within is None:
+            if keep == "last":
+                return self._with_state(last_of_keys(state, keys, ttl=ttl, name=name))
+            return self._first_of_keys(keys, ttl, kind="deduplicate", label=keys, name=name)
+        if ttl is not None:
+            raise UsageError(
+                "deduplicate: within and ttl were both given, and each says when the state of a key is forgotten",
+                hint="give within to count in event time, or ttl to count by the clock",
+            )
+        return self._with_state(within_time(state, keys, within, keeps_last=keep == "last", name=name))
+
     def distinct(self, *columns: str, ttl: Ttl | Duration | None = None, name: str | None = None) -> Self:
         """The first record that comes with each value of `columns`; without columns, with each value of all columns.
         Nulls are equal to each other, as in Spark.
@@ -140,9 +190,15 @@ class ChoosesRows:
         keys = columns or tuple(state.schema.names)
         self._check_columns(keys, "distinct")
         check_key_types(state.schema, keys)
+        return self._first_of_keys(keys, ttl, kind="distinct", label=columns, name=name)
+
+    def _first_of_keys(
+        self, keys: tuple[str, ...], ttl: Ttl | Duration | None, *, kind: str, label: Sequence[str], name: str | None
+    ) -> Self:
+        state = self._state
         lives = ttl if ttl is None or isinstance(ttl, Ttl) else time_to_live(ttl)
         step = keyed_step(FirstOfKey(lives), state, keys, state.schema)
         number = state.ledger.add(
-            step, kind="distinct", label="-".join(("distinct", *columns)), inputs=(state.input_by_key(keys),), name=name
+            step, kind=kind, label="-".join((kind, *label)), inputs=(state.input_by_key(keys),), name=name
         )
         return self._with_state(state.behind(number, step.schema))

@@ -18,6 +18,7 @@ from penstock.api.reductions import RunningReduce
 from penstock.api.state import Ttl
 from penstock.api.streams.connected_stream import ConnectedStream
 from penstock.api.streams.data_stream import Stream, stream_behind
+from penstock.api.streams.ranking import By, Descending, TopWords, top_of_keys
 from penstock.api.streams.running_aggregate import running_aggregate
 from penstock.api.streams.stream_state import Row, StreamState, keyed_step
 from penstock.api.streams.windowed_stream import WindowedStream, windowed
@@ -81,6 +82,42 @@ class KeyedStream:
         To name the step, call `.name(...)` on the result; the state of the step is kept under that name.
         """
         return Stream(running_aggregate(self._state, self._keys, aggregates, ttl))
+
+    def top(
+        self,
+        n: int,
+        *,
+        by: By,
+        descending: Descending = True,
+        rank: str | None = None,
+        ttl: Ttl | Duration | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """A **changelog** of the first `n` records of each key, in the order of the columns in `by`, of all records so
+        far: the greatest values first, or with `descending=False` the smallest. `descending` may have a direction for
+        each column.
+
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> def program(env):
+        ...     rows = [("pen", 3), ("pen", 7), ("ink", 8), ("pen", 5)]
+        ...     bids = env.from_iterable(rows, schema="item string, price bigint")
+        ...     bids.key_by("item").top(2, by="price", rank="place").write(ps.collect())
+        >>> sorted(run(program), key=lambda row: (row["item"], row["place"]))[1:]
+        [{'item': 'pen', 'price': 7, 'place': 1}, {'item': 'pen', 'price': 5, 'place': 2}]
+
+        Records are ordered as Spark orders them: nulls are first in ascending order, and last in descending order. NaN
+        is greater than every number. Records that are equal in `by` are ordered by all their other columns, in the
+        order of the columns, ascending. `rank="place"` adds a column with the place of each record, from 1.
+
+        A record that comes among the first is an `insert`, and a record that is no longer among them a `delete`. With
+        `rank`, and for `n=1`, a record that takes the place of another record is an update. A changelog can be ordered,
+        too: then all rows of a key are state, so that the next row follows when a row is taken back. Otherwise `n`
+        records of each key are state. With `ttl="1h"` the records of a key are forgotten, without a change, an hour
+        after the last record of the key. State is kept under `name`.
+        """
+        words = TopWords(most=n, by=by, descending=descending, rank=rank)
+        return Stream(top_of_keys(self._state, self._keys, words, ttl=ttl, name=name))
 
     def process(
         self,

@@ -47,7 +47,7 @@ def running_aggregate(
         partial=partial,
         schema=result,
         retracts=retracts,
-        ttl=_ttl(ttl),
+        ttl=time_to_keep(ttl),
     )
     number = state.ledger.add(
         step,
@@ -67,11 +67,12 @@ def running_aggregate(
     )
 
 
-def _ttl(given: Ttl | Duration | None) -> Ttl | None:
+def time_to_keep(given: Ttl | Duration | None) -> Ttl | None:
+    """How long rows of a key are kept after its last record; None: for ever. Raises `UsageError`."""
     found = given if given is None or isinstance(given, Ttl) else time_to_live(given)
     if found is not None and found.renewed_by_reads:
         raise UsageError(
-            "the aggregates of a key are read only when a record of the key comes, which writes them, too",
+            "the rows of a key are read only when a record of the key comes, which writes them, too",
             hint="give a duration, such as ttl='1h'",
         )
     return found

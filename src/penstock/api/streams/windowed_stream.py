@@ -16,8 +16,18 @@ from penstock.api.boundary import at_user_line
 from penstock.api.callables import check_callable
 from penstock.api.inference import BatchKind, batch_kind
 from penstock.api.other_windows import CountWindow
-from penstock.api.steps import LATE, ROW_COUNT, WINDOW_ROWS, Aggregate, ApplyStep, CombineStep, WindowStep
+from penstock.api.steps import (
+    LATE,
+    ROW_COUNT,
+    WINDOW_ROWS,
+    Aggregate,
+    ApplyStep,
+    CombineStep,
+    ListedRowsStep,
+    WindowStep,
+)
 from penstock.api.streams.data_stream import Stream
+from penstock.api.streams.ranking import By, Descending, TopWords, checked_top, listed_rows
 from penstock.api.streams.stream_state import StreamState
 from penstock.api.window_schema import WINDOW_END, partial_schema, result_schema
 from penstock.api.windows import WindowType
@@ -125,6 +135,53 @@ class WindowedStream:
             schema=pa.schema([*places, *made]),
         )
         number = state.ledger.add(step, kind="apply", inputs=before.input())
+        return Stream(replace(before, last_step=number, schema=step.schema))
+
+    def top(
+        self,
+        n: int,
+        *,
+        by: By,
+        descending: Descending = True,
+        rank: str | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """The first `n` records of each key and window in the order of the columns in `by`, when the window is
+        complete: the keys, `window_start`, `window_end`, and the other columns of the records.
+
+            >>> import penstock as ps
+            >>> from penstock.testing import run
+            >>> def program(env):
+            ...     bids = env.from_iterable([("pen", 3), ("ink", 8), ("cup", 5)], schema="item string, price bigint")
+            ...     timed = bids.with_columns(ts="timestamp_millis(price)").watermark("ts")
+            ...     best = timed.window(ps.tumbling("10s")).top(2, by="price", rank="place")
+            ...     best.select("item", "place").write(ps.collect())
+            >>> sorted(run(program), key=lambda row: row["place"])
+            [{'item': 'ink', 'place': 1}, {'item': 'cup', 'place': 2}]
+
+        The order is that of `KeyedStream.top`: as Spark orders, and records that are equal in `by` are ordered by all
+        their other columns. `rank` adds a column with the place of each record, from 1. Only `n` records of each key
+        and window are sent and kept. The records have the event time of their window: the last microsecond before
+        `window_end`. `name` is the name of the step that keeps the records.
+        """
+        state = self._state
+        words = TopWords(most=n, by=by, descending=descending, rank=rank)
+        order = checked_top(words, state.schema, self._keys)
+        windowed = self._aggregated((listed_rows(words, order, state.schema, self._keys),))
+        if name is not None:
+            windowed.name(name)
+        before = windowed._state  # noqa: SLF001  # made here
+        places = [field for field in windowed.schema if field.name != WINDOW_ROWS]
+        records = [field for field in state.schema if field.name not in self._keys]
+        both = sorted({field.name for field in places} & {*(field.name for field in records), rank})
+        if both:
+            raise UsageError(
+                f"top: the result has a column {both[0]!r} anyway, from the window",
+                hint=f'rename the column before the window: .rename({{"{both[0]}": "..."}})',
+            )
+        ranks = [] if rank is None else [pa.field(rank, pa.int32())]
+        step = ListedRowsStep(schema=pa.schema([*places, *records, *ranks]), rank=rank)
+        number = state.ledger.add(step, kind="top", inputs=before.input())
         return Stream(replace(before, last_step=number, schema=step.schema))
 
     def _aggregated(self, calls: tuple[Aggregate, ...]) -> Stream:

@@ -20,6 +20,7 @@ from penstock.api.state_declarations import declared_states
 from penstock.api.steps import (
     AsyncMapStep,
     CombineStep,
+    DeduplicateStep,
     KeyedProcessStep,
     ProcessStep,
     ReadStep,
@@ -34,6 +35,7 @@ from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.plan.graph import Plan
 from penstock.runtime.task.operators.async_map import REQUESTS
 from penstock.runtime.task.operators.join_snapshot import is_join
+from penstock.runtime.task.operators.passed_times import PASSED
 from penstock.runtime.task.operators.running_files import RunningSnapshot, is_running_index
 from penstock.runtime.task.operators.waiting import WAITING
 from penstock.runtime.task.operators.window_table import is_window, read_file
@@ -81,9 +83,11 @@ def _pickled(state: OperatorState, step: object, reader: StateReader) -> Iterato
 def _lists_as_they_are(step: object) -> list[tuple[StateKind, str]]:
     """Kind and name of the lists whose parts the step does not unpickle, whatever the snapshot says. A function is
     given raw state as it is. Rows that wait for another input, and rows about which an async function was asked, are
-    read as Arrow data."""
+    read as Arrow data. How far event time has come is read as numbers."""
     if isinstance(step, AsyncMapStep):
         return [(StateKind.UNION_LIST, REQUESTS), (StateKind.SPLIT_LIST, REQUESTS)]
+    if isinstance(step, DeduplicateStep):
+        return [(StateKind.UNION_LIST, PASSED)]
     if not isinstance(step, ProcessStep | KeyedProcessStep):
         return []
     specs = (state.spec for state in declared_states(step.function).values())

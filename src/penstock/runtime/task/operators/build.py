@@ -12,9 +12,11 @@ from penstock.api.steps import (
     ApplyStep,
     AsyncMapStep,
     CombineStep,
+    DeduplicateStep,
     FilterStep,
     JoinStep,
     KeyedProcessStep,
+    ListedRowsStep,
     MapBatchesStep,
     MapStep,
     ProcessStep,
@@ -26,6 +28,7 @@ from penstock.api.steps import (
     SplitStep,
     Step,
     TableJoinStep,
+    TopStep,
     UnionStep,
     VersionJoinStep,
     WatermarkStep,
@@ -40,6 +43,7 @@ from penstock.runtime.task.operators.base import Operator
 from penstock.runtime.task.operators.choosing import FilterOperator, SampleOperator
 from penstock.runtime.task.operators.clock_windows import ClockPaneOperator, ClockSessionOperator, ClockWindowOperator
 from penstock.runtime.task.operators.count_windows import CountWindowOperator
+from penstock.runtime.task.operators.deduplicate import DeduplicateOperator, LastRecordOperator
 from penstock.runtime.task.operators.distinct import DistinctOperator
 from penstock.runtime.task.operators.driver_sink import DriverCommittedSink
 from penstock.runtime.task.operators.functions import MapBatchesOperator, MapOperator
@@ -53,6 +57,7 @@ from penstock.runtime.task.operators.late_windows import (
     LateUpdatingSessionOperator,
     LateWindowOperator,
 )
+from penstock.runtime.task.operators.listed_rows import ListedRowsOperator
 from penstock.runtime.task.operators.pane_windows import PaneWindowOperator
 from penstock.runtime.task.operators.process import ProcessOperator
 from penstock.runtime.task.operators.running import RunningCombineOperator, RunningOperator
@@ -60,6 +65,7 @@ from penstock.runtime.task.operators.session_windows import SessionCombineOperat
 from penstock.runtime.task.operators.sink import SinkOperator
 from penstock.runtime.task.operators.source import SourceOperator
 from penstock.runtime.task.operators.table_join import TableJoinOperator
+from penstock.runtime.task.operators.top import TopOperator
 from penstock.runtime.task.operators.updating_windows import UpdatingPaneOperator, UpdatingSessionOperator
 from penstock.runtime.task.operators.version_join import VersionJoinOperator
 from penstock.runtime.task.operators.waiting import WaitingOperator
@@ -76,8 +82,10 @@ def build_operator(step: Step) -> Operator:
             return WatermarkOperator(step)
         case WhereStep() | SplitStep() | SelectStep() | UnionStep():
             return _operator_on_columns(step)
-        case MapBatchesStep() | ApplyStep():
-            return MapBatchesOperator(step) if isinstance(step, MapBatchesStep) else ApplyOperator(step)
+        case MapBatchesStep():
+            return MapBatchesOperator(step)
+        case ApplyStep() | ListedRowsStep():
+            return ApplyOperator(step) if isinstance(step, ApplyStep) else ListedRowsOperator(step)
         case MapStep():
             return MapOperator(step)
         case FilterStep() | SampleStep():
@@ -87,19 +95,25 @@ def build_operator(step: Step) -> Operator:
         case ProcessStep():
             return ProcessOperator(step)
         case KeyedProcessStep():
-            if isinstance(step.function, GroupedFunction):
-                return GroupedOperator(step, step.function)
-            if isinstance(step.function, FirstOfKey):
-                return DistinctOperator(step, step.function)
-            return KeyedOperator(step) if step.wait is None else WaitingOperator(step)
+            return _keyed_operator(step)
         case CombineStep() | WindowStep() | RunningCombineStep() | RunningStep():
             return _aggregate_operator(step)
+        case DeduplicateStep():
+            return LastRecordOperator(step) if step.keeps_last else DeduplicateOperator(step)
         case JoinStep() | TableJoinStep() | VersionJoinStep():
             return _join_operator(step)
         case WriteStep():
             return DriverCommittedSink(step) if step.sink.commits_on_driver else SinkOperator(step)
         case _:
             assert_never(step)
+
+
+def _keyed_operator(step: KeyedProcessStep) -> Operator:
+    if isinstance(step.function, GroupedFunction):
+        return GroupedOperator(step, step.function)
+    if isinstance(step.function, FirstOfKey):
+        return DistinctOperator(step, step.function)
+    return KeyedOperator(step) if step.wait is None else WaitingOperator(step)
 
 
 def _join_operator(step: JoinStep | TableJoinStep | VersionJoinStep) -> Operator:
@@ -123,7 +137,7 @@ def _aggregate_operator(step: CombineStep | WindowStep | RunningCombineStep | Ru
         case RunningCombineStep():
             return RunningCombineOperator(step)
         case RunningStep():
-            return RunningOperator(step)
+            return TopOperator(step) if isinstance(step, TopStep) else RunningOperator(step)
         case _:
             assert_never(step)
 

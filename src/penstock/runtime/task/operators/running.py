@@ -208,9 +208,9 @@ class Merging:
 class RunningOperator(Operator):
     """Merges partials into the aggregates of all records so far, and hands on what changes in the results."""
 
-    def __init__(self, step: RunningStep) -> None:
+    def __init__(self, step: RunningStep, merging: Merging | None = None) -> None:
         self._step = step
-        self._merging = Merging(step)
+        self._merging = Merging(step) if merging is None else merging
         self._store: RunningStore | None = None
 
     def load(self, context: OperatorContext) -> None:

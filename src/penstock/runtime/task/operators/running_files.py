@@ -12,16 +12,17 @@ segments by taking the rows of its own key groups.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from penstock.api.aggregate_kinds.description import SavedAggregate
+from penstock.api.aggregate_kinds.description import Aggregate, SavedAggregate
 from penstock.api.arrow_bounds import NOT_ARROW, check_size, check_stream, check_types
-from penstock.api.steps import RunningStep
+from penstock.api.state import Ttl
 from penstock.core.errors import CorruptFile, UsageError
+from penstock.core.graph import DeclaredState
 from penstock.core.messages import StateFile
 from penstock.ports import Frame
 from penstock.runtime.task.operators.row_segments import Segment
@@ -43,6 +44,30 @@ _FIELDS: list[pa.Field[Any]] = [
 ]
 
 
+class KeepsRows(Protocol):
+    """A step whose state is a row for each key."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key columns."""
+
+    @property
+    def aggregates(self) -> tuple[Aggregate, ...]:
+        """The aggregates that the rows have; none if the rows are no aggregates."""
+
+    @property
+    def partial(self) -> pa.Schema:
+        """The columns of the rows. The key columns come first."""
+
+    @property
+    def ttl(self) -> Ttl | None:
+        """How long a row is kept; None: for ever."""
+
+    @property
+    def declared_states(self) -> dict[str, DeclaredState]:
+        """The only state of the step, by its name."""
+
+
 class RunningLayout(msgspec.Struct, frozen=True, kw_only=True):
     """What the rows of a snapshot mean. State of one layout cannot be restored under another layout."""
 
@@ -52,7 +77,7 @@ class RunningLayout(msgspec.Struct, frozen=True, kw_only=True):
     """The keys and the partial columns, as `name: type`."""
 
     @classmethod
-    def of(cls, step: RunningStep) -> RunningLayout:
+    def of(cls, step: KeepsRows) -> RunningLayout:
         """The layout of a step's state."""
         return cls(
             keys=step.keys,
@@ -61,7 +86,8 @@ class RunningLayout(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def __str__(self) -> str:
-        return f"aggregates {', '.join(map(str, self.aggregates))}, columns {', '.join(self.columns)}"
+        columns = f"columns {', '.join(self.columns)}"
+        return f"aggregates {', '.join(map(str, self.aggregates))}, {columns}" if self.aggregates else columns
 
 
 class RunningHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +133,7 @@ def encode_running(rows: pa.Table) -> pa.Buffer:
 
 
 def snapshot_of(
-    frozen: Sequence[Segment], step: RunningStep, files: RunFiles, groups: int
+    frozen: Sequence[Segment], step: KeepsRows, files: RunFiles, groups: int
 ) -> tuple[list[LiveRun], Callable[[], list[Frame]]]:
     """The segments that are to be in files of their own, and the work that makes the sections of the index."""
     runs = [SegmentRun(segment, step.keys, groups) for segment in frozen]
@@ -208,11 +234,11 @@ def latest_rows(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     return rows.take(last)
 
 
-def check_running_layout(found: RunningLayout, step: RunningStep, name: str) -> None:
+def check_running_layout(found: RunningLayout, step: KeepsRows, name: str) -> None:
     """Raise `UsageError` unless the state that was found is of the step, which has this name."""
     expected = RunningLayout.of(step)
     if found != expected:
         raise UsageError(
             f"the state of {name!r} has {found}; the step in the program has {expected}",
-            hint="give the changed aggregate another name, so that it starts without state",
+            hint="give the changed step another name, so that it starts without state",
         )

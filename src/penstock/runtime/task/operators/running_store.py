@@ -1,8 +1,12 @@
-"""Where the rows of a running aggregate are kept: in memory, or in a back end for keyed state."""
+"""Where the rows of a running aggregate are kept: in memory, or in a back end for keyed state. Other operators whose
+state is a row for each key keep their rows here, too.
+
+Rows expire by a clock. The clock is that of the task, unless an operator gives a clock of its own: event time."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,14 +15,14 @@ import pyarrow as pa
 
 from penstock.api.aggregate_kinds.base import one_array
 from penstock.api.state import StateKind, StateSpec
-from penstock.api.steps import RunningStep
 from penstock.core.elements import CheckpointOptions
 from penstock.core.errors import CorruptFile, UsageError
-from penstock.core.ids import CheckpointId, OperatorId
+from penstock.core.ids import CheckpointId, Instant, OperatorId
 from penstock.core.messages import OperatorState
 from penstock.runtime.task.operators.base import OperatorContext, SnapshotWork, StateWriter
 from penstock.runtime.task.operators.running_files import (
     KEY_GROUP,
+    KeepsRows,
     RunningSnapshot,
     check_running_layout,
     latest_rows,
@@ -33,8 +37,8 @@ from penstock.state.runs import RunFiles, is_runs
 
 Bits = npt.NDArray[np.bool_]
 
-STATE = "aggregates"
-"""The name of the state in a back end for keyed state."""
+Clock = Callable[[], int]
+"""Milliseconds since 1970, by the clock of the task or in event time."""
 
 
 class RunningStore(ABC):
@@ -51,6 +55,11 @@ class RunningStore(ABC):
     @abstractmethod
     def write(self, rows: pa.Table, gone: Bits) -> None:
         """Set the rows of the keys that were read last: keys and partial columns. Rows that are `gone` are removed."""
+
+    @abstractmethod
+    def write_some(self, rows: pa.Table, which: Bits, written: npt.NDArray[np.int64]) -> None:
+        """Set the rows of some of the keys that were read last; `which` says of which keys. `written` is the time from
+        which on each row lives."""
 
     @abstractmethod
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:
@@ -73,9 +82,10 @@ class RunningStore(ABC):
 class MemoryStore(RunningStore):
     """Rows in a table in memory."""
 
-    def __init__(self, step: RunningStep, context: OperatorContext) -> None:
+    def __init__(self, step: KeepsRows, context: OperatorContext, clock: Clock | None = None) -> None:
         self._step = step
         self._context = context
+        self._clock: Clock = context.now if clock is None else clock
         self._table = RunningTable(step.partial, len(step.keys))
         self._found: Found | None = None
         self._swept = 0
@@ -126,12 +136,20 @@ class MemoryStore(RunningStore):
         """Change the rows where they were found."""
         assert self._found is not None
         columns = [one_array(column) for column in rows.columns]
-        self._table.put(self._found, columns, gone=gone, written=self._context.now())
+        self._table.put(self._found, columns, gone=gone, written=self._clock())
+        self._found = None
+
+    def write_some(self, rows: pa.Table, which: Bits, written: npt.NDArray[np.int64]) -> None:
+        """Change some of the rows where they were found."""
+        assert self._found is not None
+        columns = [one_array(column) for column in rows.columns]
+        gone = np.zeros(rows.num_rows, np.bool_)
+        self._table.put(self._found.of(which), columns, gone=gone, written=written)
         self._found = None
 
     def _expired(self) -> int | None:
         ttl = self._step.ttl
-        return None if ttl is None else self._context.now() - ttl.duration_ms
+        return None if ttl is None else self._clock() - ttl.duration_ms
 
     def maintain(self) -> bool:
         """Forget the expired rows of one segment."""
@@ -164,12 +182,14 @@ class MemoryStore(RunningStore):
 class BackendStore(RunningStore):
     """Rows in a back end for keyed state, one by one: for state that is larger than the memory."""
 
-    def __init__(self, step: RunningStep, context: OperatorContext) -> None:
+    def __init__(self, step: KeepsRows, context: OperatorContext, clock: Clock | None = None) -> None:
         self._context = context
+        self._clock: Clock = context.now if clock is None else clock
         self._fields = list(step.partial)[len(step.keys) :]
         self._type = pa.struct(self._fields)
         self._ttl = step.ttl
         self._key_names = step.keys
+        (name,) = step.declared_states
         self._backend = (context.make_backend or make_backend)(
             StateContext(
                 operator=context.operator,
@@ -179,12 +199,12 @@ class BackendStore(RunningStore):
                 groups=context.max_parallelism,
                 own_groups=context.key_groups,
                 groups_of=lambda batch: key_groups(batch, step.keys, context.max_parallelism),
-                specs=(StateSpec(name=STATE, kind=StateKind.VALUE, type=self._type, ttl=step.ttl),),
-                now=context.now,
+                specs=(StateSpec(name=name, kind=StateKind.VALUE, type=self._type, ttl=step.ttl),),
+                now=lambda: Instant(self._clock()),
                 settings=context.state,
             )
         )
-        self._rows = self._backend.value_table(STATE)
+        self._rows = self._backend.value_table(name)
         self._keys: list[tuple[Any, int]] = []
 
     def load(self) -> None:
@@ -197,7 +217,7 @@ class BackendStore(RunningStore):
         batch = pa.RecordBatch.from_arrays(keys, names=list(self._key_names))
         groups = key_groups(batch, self._key_names, self._context.max_parallelism).tolist()
         self._keys = list(zip(keys_of(dict(zip(self._key_names, keys, strict=True))), groups, strict=True))
-        ttl, now = self._ttl, self._context.now()
+        ttl, now = self._ttl, self._clock()
         there, found = np.zeros(len(self._keys), np.bool_), []
         set_key, get = self._backend.set_key, self._rows.get
         for row, (key, group) in enumerate(self._keys):
@@ -215,7 +235,7 @@ class BackendStore(RunningStore):
         """Set every key."""
         columns = [one_array(column) for column in rows.columns[len(self._key_names) :]]
         partials: Any = pa.StructArray.from_arrays(columns, fields=self._fields)
-        now, ttl = self._context.now(), self._ttl
+        now, ttl = self._clock(), self._ttl
         set_key, put, remove = self._backend.set_key, self._rows.put, self._rows.remove
         for (key, group), value, is_gone in zip(self._keys, partials.to_pylist(), gone.tolist(), strict=True):
             set_key(key, group)
@@ -223,6 +243,18 @@ class BackendStore(RunningStore):
                 remove()
             else:
                 put(value if ttl is None else (value, now))
+        self._backend.unset_key()
+
+    def write_some(self, rows: pa.Table, which: Bits, written: npt.NDArray[np.int64]) -> None:
+        """Set some of the keys."""
+        columns = [one_array(column) for column in rows.columns[len(self._key_names) :]]
+        values: Any = pa.StructArray.from_arrays(columns, fields=self._fields)
+        ttl, set_key, put = self._ttl, self._backend.set_key, self._rows.put
+        # A back end keeps no times before 1970: rows from before live on until then.
+        times = np.maximum(written, 0).tolist()
+        for number, value, time_ms in zip(np.flatnonzero(which).tolist(), values.to_pylist(), times, strict=True):
+            set_key(*self._keys[number])
+            put(value if ttl is None else (value, time_ms))
         self._backend.unset_key()
 
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:

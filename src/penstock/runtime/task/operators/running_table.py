@@ -283,6 +283,10 @@ class Found:
         self.there = there
         """Which of the keys have a row."""
 
+    def of(self, which: npt.NDArray[np.bool_]) -> Found:
+        """Where the rows of some of the keys are."""
+        return Found(self.hashes[which], self.buckets[which], self.there[which])
+
 
 def equal(left: Any, right: Any) -> npt.NDArray[np.bool_]:
     """Which values are equal. Null is equal to null, and NaN to NaN."""
