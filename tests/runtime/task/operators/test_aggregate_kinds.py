@@ -199,7 +199,7 @@ EXACT = sorted(kind for kind in KINDS if kind != "custom" and not kind.startswit
 @pytest.mark.parametrize("kind", EXACT)
 def test_every_kind_groups_no_rows_into_no_rows(kind):
     column = {"any": "b", "all": "b"}.get(kind, "v")
-    parameters = {"top_n": (2,), "quantile": (0.5,)}.get(kind, ())
+    parameters = {"top_n": (2,), "quantile": (0.5,), "top_rows": (2, 1, "v desc", "v")}.get(kind, ())
     by = "o" if kind in ("first", "last", "min_by", "max_by") else None
     wanted = aggregate(kind, column, by=by, parameters=parameters)
     shape = {"keys": ("k",), "time_column": "ts", "aggregates": [wanted]}
