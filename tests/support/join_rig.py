@@ -15,11 +15,13 @@ from golden_windows import Files
 from penstock.api.join_steps import (
     LEFT,
     RIGHT,
+    WRITTEN,
     Interval,
     JoinKind,
     JoinSide,
     JoinStep,
     Reach,
+    RegularJoinStep,
     SameWindow,
     TwoSidedStep,
     VersionJoinStep,
@@ -91,6 +93,41 @@ def version_step(how: JoinKind, *, key: pa.DataType | None = None, where: pl.Exp
     )
 
 
+def regular_step(
+    how: JoinKind,
+    *,
+    retracts: tuple[bool, bool] = (True, True),
+    key: pa.DataType | None = None,
+    where: pl.Expr | None = None,
+    ttl_ms: int | None = None,
+) -> RegularJoinStep:
+    """A join of rows with the columns of `join_step`, whatever their times."""
+    step = join_step(how, Interval(lower_us=0, upper_us=0), key=key, where=where)
+    written = pa.field(WRITTEN, pa.int64())
+    left, right = (
+        JoinSide(keys=side.keys, schema=side.schema.append(written), time_column=WRITTEN)
+        for side in (step.left, step.right)
+    )
+    return RegularJoinStep(
+        left=left,
+        right=right,
+        how=how,
+        columns=step.columns,
+        where=where,
+        where_columns=step.where_columns,
+        retracts=retracts,
+        ttl_ms=ttl_ms,
+    )
+
+
+def changes_of(step: RegularJoinStep, side: int, records: Sequence[Record], kinds: Sequence[str]) -> pa.RecordBatch:
+    """The records as changes of a side, whose kinds are left out if the side is no changelog."""
+    batch = batch_of(
+        join_step(step.how, Interval(lower_us=0, upper_us=0), key=step.left.schema.field("k").type), side, records
+    )
+    return batch.append_column("row_kind", pa.array(kinds, pa.string())) if step.retracts[side] else batch
+
+
 def batch_of(step: TwoSidedStep, side: int, records: Sequence[Record]) -> pa.RecordBatch:
     """The records as a batch of a side."""
     schema = step.side(side).schema
@@ -148,6 +185,7 @@ class JoinRig:
         self.step = step
         self.output = output
         self._most = most
+        self.now_ms = 0
         self.store = Files({})
         self.operators = self._opened(parallelism, ())
 
@@ -164,7 +202,7 @@ class JoinRig:
                 parallelism=parallelism,
                 max_parallelism=GROUPS,
                 key_groups=range_of(subtask, parallelism=parallelism, groups=GROUPS),
-                now=lambda: Instant(0),
+                now=lambda: Instant(self.now_ms),
                 background=unused,
                 restored=states,
                 fresh=not states,
@@ -183,7 +221,10 @@ class JoinRig:
     def feed(self, side: int, records: Sequence[Record], *, cut: Callable[[], bool] = lambda: False) -> bool:
         """Hand records to the join. Where a snapshot may be taken and `cut` says so, the work that is left is left:
         only `restored` may follow. Returns whether the work was left."""
-        batch = batch_of(self.step, side, records)
+        return self.feed_batch(side, batch_of(self.step, side, records), cut=cut)
+
+    def feed_batch(self, side: int, batch: pa.RecordBatch, *, cut: Callable[[], bool] = lambda: False) -> bool:
+        """Hand a batch to the join, as `feed` does."""
         keys = self.step.side(side).keys
         parts = partition(batch, keys, parallelism=len(self.operators), groups=GROUPS)
         given = [(op, part) for op, part in zip(self.operators, parts, strict=True) if part is not None]

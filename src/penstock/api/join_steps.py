@@ -1,8 +1,9 @@
-"""What a join of two streams by time is made of, as plain descriptions.
+"""What a join of two streams is made of, as plain descriptions.
 
 The two inputs of a join are its *left* side, the stream on which `join` was called, and its *right* side. Two records
 match if their keys are equal, if the time of the right record is within *reach* of the left record, and if the extra
-condition is true. A null key equals nothing. In keys NaN equals NaN, and -0.0 equals 0.0, as in Spark.
+condition is true. In a *regular* join times do not matter. A null key equals nothing. In keys NaN equals NaN, and -0.0
+equals 0.0, as in Spark.
 
 A record is *done* when no record that is still to come can match the record.
 """
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.api.changelog import with_row_kind
 from penstock.api.static_tables import StaticTable
 from penstock.api.windows import TumblingWindow
 from penstock.core.graph import DeclaredState
@@ -238,6 +240,41 @@ class VersionJoinStep(TwoSidedStep):
     def described(self) -> str:
         """The kind of the join and both sides."""
         return f"{self.how.value}, versions, left {self.left.described()}, right {self.right.described()}"
+
+
+WRITTEN = "__written"
+"""The column that a regular join adds to the rows that it keeps: when the row came, in milliseconds since 1970."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegularJoinStep(TwoSidedStep):
+    """Rows of two streams that match by key, whatever their times. Either side may be a changelog, whose rows change.
+    The rows of both sides are kept with the time at which they came, in the column `WRITTEN`."""
+
+    retracts: tuple[bool, bool]
+    """For each side whether it is a changelog."""
+    ttl_ms: int | None
+    """How long a row is kept; None: for ever."""
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether the results are a changelog: a later record may take a result back."""
+        return any(self.retracts) or self.how not in (JoinKind.INNER, JoinKind.SEMI)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the results."""
+        rows = super().schema
+        return with_row_kind(rows) if self.has_changes else rows
+
+    @property
+    def sides(self) -> Mapping[str, pa.Schema]:
+        """No record is late."""
+        return {}
+
+    def described(self) -> str:
+        """The kind of the join and both sides."""
+        return f"{self.how.value}, whatever the times, left {self.left.described()}, right {self.right.described()}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,6 +40,7 @@ from penstock.api.steps import (
     KeyedProcessStep,
     ProcessStep,
     ReadStep,
+    RegularJoinStep,
     RunningStep,
     Step,
     VersionJoinStep,
@@ -93,6 +94,7 @@ class RecordedStep:
             | RunningStep
             | DeduplicateStep
             | JoinStep
+            | RegularJoinStep
             | VersionJoinStep
             | KeyedProcessStep
             | WriteStep

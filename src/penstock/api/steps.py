@@ -17,6 +17,7 @@ from penstock.api.alignment import Alignment
 from penstock.api.connector import Sink, Source
 from penstock.api.functions import KeyedFunction, ProcessFunction
 from penstock.api.join_steps import JoinStep as JoinStep
+from penstock.api.join_steps import RegularJoinStep as RegularJoinStep
 from penstock.api.join_steps import TableJoinStep as TableJoinStep
 from penstock.api.join_steps import VersionJoinStep as VersionJoinStep
 from penstock.api.state import StateKind, Ttl, type_name
@@ -532,6 +533,7 @@ Step = (
     | RunningCombineStep
     | RunningStep
     | JoinStep
+    | RegularJoinStep
     | TableJoinStep
     | VersionJoinStep
     | WriteStep

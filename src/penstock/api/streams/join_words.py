@@ -117,7 +117,9 @@ def window_bounds(side: JoinSide) -> tuple[pa.Field[Any], pa.Field[Any]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _TableSide:
+class ColumnsByKey:
+    """A side of a join without event time."""
+
     keys: tuple[str, ...]
     schema: pa.Schema
 
@@ -126,7 +128,7 @@ def joined_with_table(left: StreamState, table: StaticTable, words: JoinWords, *
     """What is known about the records of a join of a stream with a table. Raises `UsageError`."""
     how = join_kind(words.how, _TABLE_KINDS, what="join with a table")
     keys = join_keys(words.on, left.schema, table.schema, other="the table")
-    sides = _TableSide(keys=keys[LEFT], schema=left.schema), _TableSide(keys=keys[RIGHT], schema=table.schema)
+    sides = ColumnsByKey(keys=keys[LEFT], schema=left.schema), ColumnsByKey(keys=keys[RIGHT], schema=table.schema)
     pairs = pair_columns(*sides, suffix=words.suffix)
     where, read = compiled_where(words.where, pairs)
     step = TableJoinStep(
@@ -359,15 +361,26 @@ class Versions(NamedTuple):
     keys: tuple[str, ...]
 
 
-def check_joinable(left: StreamState, right: StreamState) -> None:
-    """Raise `UsageError` unless the streams are of one environment, and their records stay as they are."""
+def check_same_environment(left: StreamState, right: StreamState) -> None:
+    """Raise `UsageError` unless the streams are of one environment."""
     if left.ledger is not right.ledger:
         raise UsageError(
             "join takes a stream of the same environment, and the other stream is of another environment",
             hint="read all sources with the same environment",
         )
-    left.refuse_changelog("join")
-    right.refuse_changelog("join")
+
+
+def check_joinable(left: StreamState, right: StreamState) -> None:
+    """Raise `UsageError` unless the streams are of one environment, and their records stay as they are."""
+    check_same_environment(left, right)
+    for state in (left, right):
+        if state.changelog is not None:
+            raise UsageError(
+                f"this join takes records that stay as they are, and {state.ledger.step(state.last_step)} makes "
+                f"{state.changelog}: rows that change",
+                hint='join without a limit of time, with ttl="1 h" or ttl=None: that join takes changelogs; or call '
+                ".changes() before, which makes a record of each change",
+            )
 
 
 def check_versions(versions: Versions) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import EllipsisType
 from typing import Any, Literal, Self
 
 from penstock.api.boundary import at_user_line
 from penstock.api.expressions import ExpressionLike
+from penstock.api.state import Ttl
 from penstock.api.static_tables import static_table
 from penstock.api.streams.join_words import (
     How,
@@ -14,6 +16,7 @@ from penstock.api.streams.join_words import (
     Versions,
     Within,
     check_joinable,
+    check_same_environment,
     check_versions,
     interval_of,
     joined_by_time,
@@ -21,8 +24,10 @@ from penstock.api.streams.join_words import (
     joined_with_versions,
     window_reach,
 )
+from penstock.api.streams.regular_joins import joined_without_limit
 from penstock.api.streams.stream_state import StreamState
 from penstock.api.windows import WindowType
+from penstock.core.durations import Duration
 from penstock.core.errors import UsageError
 
 _BY_KEY = "by key"
@@ -46,6 +51,7 @@ class Joins:
         how: How = "inner",
         within: Within | None = None,
         window: WindowType | None = None,
+        ttl: Ttl | Duration | EllipsisType | None = ...,
         where: ExpressionLike | None = None,
         as_of: str | None = None,
         spread: Literal["copies", "by key"] = "copies",
@@ -53,10 +59,10 @@ class Joins:
         name: str | None = None,
     ) -> Self:
         """The records of this stream (left) together with the records of another stream (right) that have the same key
-        and a time near by, with the version of their key that held at their time, or with the rows of a table that have
-        the same key.
+        and a time near by, or the same key whatever their times; with the version of their key that held at their time;
+        or with the rows of a table that have the same key.
 
-        Two streams need event time, and `within` or `window`:
+        With `within` or `window` two streams need event time:
 
         >>> from datetime import datetime
         >>> import penstock as ps
@@ -71,6 +77,18 @@ class Joins:
         ...     joined.select("id", minute="minute(paid)").write(collect())
         >>> sorted(run(program), key=lambda row: row["id"])
         [{'id': 1, 'minute': 9}, {'id': 2, 'minute': None}]
+
+        With `ttl`, and without `within` and `window`, times do not matter. A row is kept for `ttl` after it came, or
+        for ever with `ttl=None`. Changelogs can be joined, too. Unless it is an inner or a semi join of records that
+        stay as they are, the result is a changelog: a row without a match is taken back when its match comes.
+
+        >>> def program(env):
+        ...     people = env.from_iterable([{"id": 1, "name": "ann"}, {"id": 2, "name": "bob"}], name="people")
+        ...     sales = env.from_iterable([{"seller": 1, "price": 5}, {"seller": 1, "price": 7}], name="sales")
+        ...     sums = sales.key_by("seller").aggregate(total=ps.sum("price"))
+        ...     people.join(sums, on={"id": "seller"}, how="left", ttl=None).write(collect())
+        >>> sorted(run(program), key=lambda row: row["id"])
+        [{'id': 1, 'name': 'ann', 'total': 12}, {'id': 2, 'name': 'bob', 'total': None}]
 
         A table is a batch DataFrame of Spark, a `pa.Table`, or a DataFrame of Polars or pandas. It is read once, when
         the job starts, and does not change while the job runs.
@@ -114,6 +132,8 @@ class Joins:
                 included: `("0s", "15 min")`, `("-5 min", "1 h")`. One duration stands for both directions.
             window: instead of `within`, the window that both records are in: `tumbling("10s")`. The results have
                 `window_start` and `window_end`.
+            ttl: for two streams instead of `within` and `window`: how long, by the clock, a row of either stream is
+                kept for rows of the other stream that come later; None for ever.
             where: a condition over the columns of both streams that pairs must meet.
             as_of: the column with the event time of this stream, for people who read a join with versions.
             spread: where a table is kept: "copies" the whole table in every subtask, so that records stay where they
@@ -125,6 +145,9 @@ class Joins:
         words = JoinWords(on=on, how=how, where=where, suffix=suffix, name=name)
         if spread not in _SPREADS:
             raise UsageError(f"join: spread is {spread!r}", hint='give "copies" or "by key"')
+        is_of_streams = isinstance(other, Joins)
+        if ttl is not ... and not is_of_streams:
+            raise UsageError("join: ttl says how long rows of two streams are kept", hint="leave it out")
         if isinstance(other, VersionedStream):
             versions = other._versions  # noqa: SLF001  # streams know each other
             if within is not None or window is not None:
@@ -145,13 +168,18 @@ class Joins:
             return self._with_state(joined_with_table(self._state, table, words, by_key=spread == _BY_KEY))
         if spread == _BY_KEY:
             raise UsageError("join: spread says where a table is kept; streams are always joined by key")
-        if (within is None) == (window is None):
-            raise UsageError(
-                "join: give either within or window" if within is None else "join: within and window were both given",
-                hint='for example within=("0s", "15 min"), or window=tumbling("10s"): without a limit every record of '
-                "both streams would be kept for ever",
-            )
         right: StreamState = other._state  # noqa: SLF001  # streams know each other
+        given = [name for name, value in (("within", within), ("window", window)) if value is not None]
+        given += [] if ttl is ... else ["ttl"]
+        if len(given) != 1:
+            raise UsageError(
+                f"join: {' and '.join(given)} were both given" if given else "join: give within, window or ttl",
+                hint='for example within=("0s", "15 min"), window=tumbling("10s"), or ttl="1 h" if times do not '
+                "matter; ttl=None keeps every row of both streams for ever",
+            )
+        if not isinstance(ttl, EllipsisType):
+            check_same_environment(self._state, right)
+            return self._with_state(joined_without_limit(self._state, right, words, ttl=ttl))
         check_joinable(self._state, right)
         reach = interval_of(within) if window is None else window_reach(window)
         return self._with_state(joined_by_time(self._state, right, reach, words))

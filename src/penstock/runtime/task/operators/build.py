@@ -21,6 +21,7 @@ from penstock.api.steps import (
     MapStep,
     ProcessStep,
     ReadStep,
+    RegularJoinStep,
     RunningCombineStep,
     RunningStep,
     SampleStep,
@@ -60,6 +61,7 @@ from penstock.runtime.task.operators.late_windows import (
 from penstock.runtime.task.operators.listed_rows import ListedRowsOperator
 from penstock.runtime.task.operators.pane_windows import PaneWindowOperator
 from penstock.runtime.task.operators.process import ProcessOperator
+from penstock.runtime.task.operators.regular_join import RegularJoinOperator
 from penstock.runtime.task.operators.running import RunningCombineOperator, RunningOperator
 from penstock.runtime.task.operators.session_windows import SessionCombineOperator, SessionWindowOperator
 from penstock.runtime.task.operators.sink import SinkOperator
@@ -100,7 +102,7 @@ def build_operator(step: Step) -> Operator:
             return _aggregate_operator(step)
         case DeduplicateStep():
             return LastRecordOperator(step) if step.keeps_last else DeduplicateOperator(step)
-        case JoinStep() | TableJoinStep() | VersionJoinStep():
+        case JoinStep() | RegularJoinStep() | TableJoinStep() | VersionJoinStep():
             return _join_operator(step)
         case WriteStep():
             return DriverCommittedSink(step) if step.sink.commits_on_driver else SinkOperator(step)
@@ -116,10 +118,12 @@ def _keyed_operator(step: KeyedProcessStep) -> Operator:
     return KeyedOperator(step) if step.wait is None else WaitingOperator(step)
 
 
-def _join_operator(step: JoinStep | TableJoinStep | VersionJoinStep) -> Operator:
+def _join_operator(step: JoinStep | RegularJoinStep | TableJoinStep | VersionJoinStep) -> Operator:
     match step:
         case JoinStep():
             return JoinOperator(step)
+        case RegularJoinStep():
+            return RegularJoinOperator(step)
         case TableJoinStep():
             return TableJoinOperator(step)
         case VersionJoinStep():

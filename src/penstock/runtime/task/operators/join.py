@@ -60,8 +60,8 @@ class JoinOperator(TwoSidedOperator):
         how, reach = self._step.how, self._step.reach
         return JoinRuns(
             last_match=lambda times: reach.of(side, times)[1],
-            has_marks=how.marks(side),
-            drops_matched=not how.has_pairs and side == LEFT,
+            mark_type=np.uint8 if how.marks(side) else None,
+            done=_has_matched if not how.has_pairs and side == LEFT else None,
         )
 
     # --- records ---------------------------------------------------------------------------
@@ -223,3 +223,7 @@ class JoinOperator(TwoSidedOperator):
             "right_rows_kept": right.rows,
             "late_dropped": sum(self._late_dropped),
         }
+
+
+def _has_matched(marks: Marks) -> npt.NDArray[np.bool_]:
+    return marks == MATCHED  # type: ignore[no-any-return]

@@ -61,7 +61,7 @@ class ResultMaker:
 
     def __init__(self, step: TwoSidedStep | TableJoinStep) -> None:
         self._step = step
-        self._schema = step.schema
+        self._schema = pa.schema([column.field for column in step.columns])
         # In a right join the keys are those of the right record. Equal keys may still differ: 0.0 and -0.0 are equal.
         self._keys_of = 1 if step.how.value == "right" else LEFT
         self._condition: Any = None

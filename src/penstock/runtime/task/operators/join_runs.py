@@ -26,16 +26,25 @@ import pyarrow as pa
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 UInt32s = npt.NDArray[np.uint32]
-Marks = npt.NDArray[np.uint8]
+Marks = npt.NDArray[Any]
+"""A number for each record of a run: what is known about the record."""
+Bits = npt.NDArray[np.bool_]
 
 UNMATCHED, MATCHED, SHOWN = 0, 1, 2
 """What is known about a record: nothing; the record has matched; the record has been handed on as a record without a
 match, because the data was at its end."""
 
+GONE = -1
+"""The mark of a row of a regular join that has been taken back."""
+
 _LIKE = 2
 """Two neighbouring runs are merged unless the older run has more than this many times the records of the newer run."""
 _MOST_BYTES = 1 << 30
 """A run does not grow beyond this size by merging: the texts of a column must stay below two gigabytes."""
+
+
+Done = Callable[[Marks], Bits]
+"""Which records are done, by their marks."""
 
 
 class Frozen(NamedTuple):
@@ -57,7 +66,19 @@ class Probe:
 class Run:
     """Some records, ordered by time. Only `marks` and `begin` change."""
 
-    __slots__ = ("_base", "_index", "_marks_are_frozen", "_shift", "begin", "hashes", "marks", "order", "rows", "times")
+    __slots__ = (
+        "_base",
+        "_index",
+        "_marks_are_frozen",
+        "_shift",
+        "begin",
+        "hashes",
+        "lost",
+        "marks",
+        "order",
+        "rows",
+        "times",
+    )
 
     def __init__(
         self, rows: pa.RecordBatch, times: Int64s, hashes: UInt32s, marks: Marks | None, order: Int64s | None = None
@@ -79,6 +100,8 @@ class Run:
         self._marks_are_frozen = False
         self.begin = 0
         """Records before this record are done."""
+        self.lost = 0
+        """About how many records behind them are done by their marks."""
         self._base = int(times[0])
         self._shift = max(0, (int(times[-1]) - self._base).bit_length() - 32)
         if order is None:
@@ -117,24 +140,24 @@ class Run:
         found = np.searchsorted(self._index, places, side="right") - 1
         return np.where(times >= self._base, found, -1)
 
-    def mark(self, rows: Int64s | slice, mark: int) -> None:
+    def mark(self, rows: Int64s | slice, marks: int | Marks) -> None:
         """Set the marks of some records."""
         assert self.marks is not None
         if self._marks_are_frozen:
             self.marks, self._marks_are_frozen = self.marks.copy(), False
-        self.marks[rows] = mark
+        self.marks[rows] = marks
 
     def freeze(self) -> Frozen:
         """The records that are not done, by reference."""
         self._marks_are_frozen = True
         return Frozen(self.rows.slice(self.begin), None if self.marks is None else self.marks[self.begin :])
 
-    def is_kept(self, drops_matched: bool) -> npt.NDArray[np.bool_]:  # noqa: FBT001  # a fact about the side
+    def is_kept(self, done: Done | None) -> Bits:
         """Which records are kept when the run is made anew."""
         kept = np.ones(self.times.size, np.bool_)
         kept[: self.begin] = False
-        if drops_matched and self.marks is not None:
-            kept &= self.marks != MATCHED
+        if done is not None and self.marks is not None:
+            kept &= ~done(self.marks)
         return kept
 
 
@@ -142,30 +165,36 @@ class JoinRuns:
     """All records of one side that are not done."""
 
     def __init__(
-        self, *, last_match: Callable[[Int64s], Int64s], has_marks: bool = False, drops_matched: bool = False
+        self,
+        *,
+        last_match: Callable[[Int64s], Int64s],
+        mark_type: type[np.uint8 | np.int32] | None = None,
+        done: Done | None = None,
     ) -> None:
-        """`last_match` gives, from times that do not decrease, the last time of records that match. With
-        `drops_matched` a record that has matched is done."""
+        """`last_match` gives, from times that do not decrease, the last time of records that match. `mark_type` is the
+        type of marks, None if there are no marks; `done` says which records are done by their marks."""
         self._last_match = last_match
-        self._has_marks = has_marks
-        self._drops_matched = drops_matched
+        self._mark_type = mark_type
+        self._done = done
         self.runs: list[Run] = []
 
     @property
     def rows(self) -> int:
         """How many records are kept."""
-        return sum(run.size for run in self.runs)
+        return sum(run.size - run.lost for run in self.runs)
 
     def append(self, rows: pa.RecordBatch, times: Int64s, hashes: UInt32s, marks: Marks | None = None) -> None:
         """Take records in."""
-        if self._drops_matched and marks is not None and (marks == MATCHED).any():
-            kept = marks != MATCHED
+        if self._done is not None and marks is not None and (done := self._done(marks)).any():
+            kept = ~done
             rows, times, hashes, marks = rows.filter(pa.array(kept)), times[kept], hashes[kept], marks[kept]
         if rows.num_rows == 0:
             return
-        if self._has_marks and marks is None:
-            marks = np.zeros(rows.num_rows, np.uint8)
-        self.runs.append(Run(rows, times, hashes, marks if self._has_marks else None))
+        if self._mark_type is None:
+            marks = None
+        elif marks is None:
+            marks = np.zeros(rows.num_rows, self._mark_type)
+        self.runs.append(Run(rows, times, hashes, marks))
         while len(self.runs) > 1 and self._belong_together(*self.runs[-2:]):
             newest, older = self.runs.pop(), self.runs.pop()
             self.runs += self._merged((older, newest))
@@ -178,7 +207,7 @@ class JoinRuns:
         parts: list[tuple[Any, ...]] = []
         offset = 0
         for run in runs:
-            kept = run.is_kept(self._drops_matched)
+            kept = run.is_kept(self._done)
             count = int(kept.sum())
             if count == kept.size:
                 parts.append((run.rows, run.times, run.hashes, run.marks, run.order + offset))
@@ -219,6 +248,19 @@ class JoinRuns:
                 continue
             runs += self._merged((run,)) if run.begin > run.size else [run]
         self.runs = runs
+
+    def mark(self, run: Run, rows: Int64s, marks: Marks) -> None:
+        """Set the marks of some records of a run, each record once."""
+        if self._done is not None and run.marks is not None:
+            run.lost += int(self._done(marks).sum()) - int(self._done(run.marks[rows]).sum())
+        run.mark(rows, marks)
+
+    def tidy(self) -> None:
+        """Make runs anew of which half of the records are done by their marks."""
+        if any(2 * run.lost > run.size for run in self.runs):
+            self.runs = [
+                each for run in self.runs for each in (self._merged((run,)) if 2 * run.lost > run.size else [run])
+            ]
 
     def freeze(self) -> tuple[Frozen, ...]:
         """All records, by reference."""

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from msgspec import UNSET
 
-from penstock.api.join_steps import LATE_OF_RIGHT, LEFT, TwoSidedStep, moved
+from penstock.api.join_steps import LATE_OF_RIGHT, LEFT, RegularJoinStep, TwoSidedStep, moved
 from penstock.api.steps import LATE
 from penstock.core.elements import CheckpointOptions
 from penstock.core.ids import CheckpointId, OperatorId
@@ -151,7 +152,12 @@ class TwoSidedOperator(Operator):
             for side, is_pending, parts in frozen:
                 given = step.side(side)
                 header = JoinHeader(
-                    join=step.described(), side=side, keys=given.keys, passed=passed, pending=is_pending
+                    join=step.described(),
+                    side=side,
+                    keys=given.keys,
+                    passed=passed,
+                    pending=is_pending,
+                    counts=True if isinstance(step, RegularJoinStep) else UNSET,
                 )
                 files.append(writer.put(encode(parts, given.schema, header, context.max_parallelism)))
             return OperatorState(
