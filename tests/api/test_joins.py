@@ -90,7 +90,10 @@ def test_within_is_a_range_of_differences(within: Any, bounds: tuple[int, int]):
         ({"on": []}, "a key needs at least one column"),
         ({"how": "outer"}, "how='outer' is no kind of join; there are inner, left, right, full, semi, anti"),
         ({"how": "left_outer"}, "how='left_outer' is no kind of join"),
-        ({"within": None}, "give either within or window"),
+        ({"within": None}, "join: give within, window or ttl"),
+        ({"ttl": "1h"}, "within and ttl were both given"),
+        ({"within": None, "ttl": "soon"}, "soon"),
+        ({"within": None, "ttl": ps.ttl("1h", on="read-and-write")}, "matches do not renew it"),
         ({"window": ps.tumbling("1s")}, "within and window were both given"),
         ({"within": None, "window": ps.session("1s")}, "streams can be joined in tumbling windows"),
         ({"within": ("2s", "1s")}, "begins after it ends"),
@@ -148,6 +151,73 @@ def test_a_join_keeps_its_state_under_its_name_and_explains_itself():
     text = str(joined.explain())
     assert "paid orders" in text
     assert "hash by id" in text
+
+
+# --- without a limit of time -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "is_changelog"),
+    [("inner", False), ("semi", False), ("left", True), ("right", True), ("full", True), ("anti", True)],
+)
+def test_a_join_that_may_take_rows_back_is_a_changelog(how: Any, is_changelog: bool):
+    joined = built(lambda one, other: one.join(other, on="id", how=how, ttl="1h"))
+    assert (joined._state.changelog is not None) is is_changelog
+    assert (joined.schema.names[-1] == "row_kind") is is_changelog
+
+
+def totals(stream: Any, *keys: str) -> Any:
+    return stream.key_by(*keys).aggregate(n=ps.count())
+
+
+@pytest.mark.parametrize(
+    ("how", "keys", "identity"),
+    [
+        ("inner", ("id",), ("id",)),
+        ("left", ("id",), ("id",)),
+        ("full", ("id",), ("id",)),
+        ("semi", ("id",), ("id",)),
+        ("inner", ("id", "item"), ("id", "item")),
+        # The counts of an item go from subtask to subtask as their number changes.
+        ("inner", ("item",), None),
+    ],
+)
+def test_the_columns_that_identify_a_row_are_known_where_the_changes_of_a_row_keep_their_order(
+    how: Any, keys: tuple[str, ...], identity: Any
+):
+    def make(one: Any, other: Any) -> Any:
+        on = "id" if "id" in keys else {"n": "id"}
+        return totals(one, *keys).join(totals(other, "id").rename({"n": "paid"}), on=on, how=how, ttl=None)
+
+    joined = built(make)
+    assert joined._state.changelog.keys == identity
+
+
+def test_a_join_of_changelogs_by_event_time_is_refused_and_told_of_the_join_that_takes_them():
+    with pytest.raises(UsageError, match="this join takes records that stay as they are") as raised:
+        built(lambda one, other: totals(one, "id").join(other, on="id", within="1s"))
+    assert "ttl=None" in str(raised.value.hint)
+
+
+def test_a_join_has_to_know_rows_as_they_were():
+    with pytest.raises(UsageError, match=r"upserts\(\) has left that out of the other stream"):
+        built(lambda one, other: one.join(totals(other, "id").upserts(), on="id", ttl=None))
+
+
+def test_the_column_of_the_time_of_a_row_is_taken():
+    with pytest.raises(UsageError, match="has a column '__written'"):
+        built(lambda one, other: one.with_columns(__written="1").join(other, on="id", ttl=None))
+
+
+def test_ttl_is_for_two_streams():
+    with pytest.raises(UsageError, match="ttl says how long rows of two streams are kept"):
+        built(lambda one, other: one.join(ITEMS, on="id", ttl="1h"))
+
+
+def test_the_result_of_a_join_without_a_limit_of_time_has_no_event_time():
+    joined = built(lambda one, other: one.join(other, on="id", ttl=None))
+    assert joined._state.time_column is None
+    assert "of all times" in joined._state.time_lost
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

@@ -42,6 +42,15 @@ def test_today_the_same_files_are_written(kind):
         assert old.schema.equals(new.schema, check_metadata=True)
 
 
+def test_there_are_counts_and_pending_changes_of_regular_joins():
+    read = [read_join(path.read_bytes()) for path in sorted((NEWEST / "regular").iterdir()) if path.suffix != ".json"]
+    pending = [table for table, header in read if header.pending]
+    assert {mark for table in pending for mark in table.column("__mark").to_pylist()} >= {1}
+    counts = {mark for table, header in read if not header.pending for mark in table.column("__mark").to_pylist()}
+    assert 0 in counts
+    assert len(counts) > 2
+
+
 def test_there_are_both_sides_marks_and_pending_records_of_the_format_of_today():
     read = [read_join(path.read_bytes()) for path in sorted((NEWEST / "full").iterdir()) if path.suffix != ".json"]
     assert {(header.side, header.pending) for _, header in read} == {(0, False), (1, False), (1, True)}

@@ -206,6 +206,7 @@ EXCHANGES = {
     Shape.ASKS_WINDOW: ["hash", "hash"],
     Shape.RUNNING: ["hash", "hash"],
     Shape.JOIN: ["hash", "hash"],
+    Shape.CHANGES: ["hash", "hash", "hash", "hash", "hash"],
     Shape.TABLE: [],
 }
 TWO_ENDS = (Shape.TWO_SINKS, Shape.SPLIT, Shape.SIDES, Shape.PIPELINES, Shape.SLICES, Shape.MIXED)

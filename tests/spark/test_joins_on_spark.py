@@ -20,6 +20,8 @@ CONDITIONS = {
     "interval": "b.rt BETWEEN a.lt - INTERVAL 3 SECONDS AND a.lt + INTERVAL 8 SECONDS",
     "window": "date_trunc('MINUTE', a.lt) = date_trunc('MINUTE', b.rt)",
     "table": "TRUE",
+    "regular": "TRUE",
+    "changing": "TRUE",
 }
 KINDS = {"inner": "INNER", "left": "LEFT", "right": "RIGHT", "full": "FULL", "semi": "LEFT SEMI", "anti": "LEFT ANTI"}
 
@@ -41,6 +43,10 @@ def test_every_kind_of_join_gives_the_rows_of_a_batch_join(spark: Any, tmp_path:
             "interval": lefts.join(rights, within=("-3s", "8s"), name=f"interval {how}", **words),
             "window": lefts.join(rights, window=ps.tumbling("1 min"), name=f"window {how}", **words),
         }
+        made["regular"] = lefts.join(rights, ttl=None, name=f"regular {how}", **words)
+        # Both sides change while the job runs: each row replaces another row of its number.
+        changing = (_newest(lefts, "l", "lt", f"lefts {how}"), _newest(rights, "r", "rt", f"rights {how}"))
+        made["changing"] = changing[0].join(changing[1], ttl=None, name=f"changing {how}", **words)
         if how not in ("right", "full"):
             made["table"] = lefts.join(right, name=f"table {how}", **words)
         for kind, joined in made.items():
@@ -58,3 +64,10 @@ def test_every_kind_of_join_gives_the_rows_of_a_batch_join(spark: Any, tmp_path:
         where = f"a.k = b.k AND {CONDITIONS[kind]} AND a.l % 5 < 4"
         oracle = spark.sql(f"SELECT {columns} FROM a {KINDS[how]} JOIN b ON {where}").collect()
         assert Counter(tuple(row.values()) for row in sink.rows) == Counter(map(tuple, oracle)), (kind, how)
+
+
+def _newest(stream: Any, number: str, time: str, name: str) -> Any:
+    """A changelog that comes to the rows of the stream: a row comes, is replaced, and is replaced again."""
+    thrice = stream.select("k", number, time, later="explode(array(2, 0, 1))")
+    newest = thrice.key_by("k", number).aggregate(last=ps.max("later"), n=ps.count()).name(name)
+    return newest.where("last >= 0").select("k", number)

@@ -1,16 +1,18 @@
-"""What is in the golden snapshots of joins: both sides, records that have matched and records that have not, and
-records of a batch whose results were being handed on."""
+"""What is in the golden snapshots of joins: both sides, records that have matched and records that have not, rows that
+were taken back, and records of a batch whose results were being handed on."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import xxhash
-from join_rig import JoinRig, Output, Record, join_step, version_step
+from join_rig import JoinRig, Output, Record, changes_of, join_step, regular_step, version_step
 
-from penstock.api.join_steps import LEFT, RIGHT, Interval, JoinKind, SameWindow, TwoSidedStep
+from penstock.api.join_steps import LEFT, RIGHT, Interval, JoinKind, RegularJoinStep, SameWindow, TwoSidedStep
 from penstock.api.windows import TumblingWindow
 from penstock.core.ids import OperatorId
 from penstock.core.messages import OperatorState, StateFile
@@ -20,6 +22,7 @@ PARALLELISM = 2
 _REACH = Interval(lower_us=-5, upper_us=20)
 JOINS: dict[str, TwoSidedStep] = {
     "full": join_step(JoinKind.FULL, _REACH),
+    "regular": regular_step(JoinKind.FULL),
     "semi": join_step(JoinKind.SEMI, _REACH),
     "versions": version_step(JoinKind.LEFT),
     "window": join_step(JoinKind.LEFT, SameWindow(window=TumblingWindow(size_us=15))),
@@ -40,13 +43,21 @@ def files() -> dict[str, bytes]:
                 found[f"{kind}/{subtask}-{number}"] = rig.store.get(file)
         shown = len(rig.output.rows)
         _go_on(rig, states, PARALLELISM)
-        found[f"{kind}/to-come.json"] = json.dumps(sorted(map(list, rig.output.rows[shown:]), key=repr)).encode()
+        found[f"{kind}/to-come.json"] = json.dumps(_in_order(step, rig.output.rows[shown:])).encode()
     return found
 
 
 def _stopped(step: TwoSidedStep) -> JoinRig:
     """A join that was stopped while it handed the results of a batch on."""
     rig = JoinRig(step, Output(), parallelism=PARALLELISM, most=3)
+    if isinstance(step, RegularJoinStep):
+        _change(rig, step, LEFT, "insert", [*LEFT_RECORDS[:30], Record(99, 5, 99)])
+        rig.now_ms = 500
+        _change(rig, step, RIGHT, "insert", RIGHT_RECORDS[:20])
+        _change(rig, step, LEFT, "delete", LEFT_RECORDS[5:9])
+        batch = changes_of(step, RIGHT, RIGHT_RECORDS[18:], ["delete"] * 2 + ["insert"] * 20)
+        rig.feed_batch(RIGHT, batch, cut=lambda: True)
+        return rig
     rig.feed(LEFT, LEFT_RECORDS[:30])
     rig.feed(RIGHT, RIGHT_RECORDS[:20])
     rig.advance(11)
@@ -56,6 +67,11 @@ def _stopped(step: TwoSidedStep) -> JoinRig:
 
 def _go_on(rig: JoinRig, states: tuple[OperatorState, ...], parallelism: int) -> None:
     rig.restored(parallelism, states)
+    if isinstance(rig.step, RegularJoinStep):
+        _change(rig, rig.step, LEFT, "delete", LEFT_RECORDS[9:20])
+        _change(rig, rig.step, LEFT, "insert", LEFT_RECORDS[30:])
+        _change(rig, rig.step, RIGHT, "delete", RIGHT_RECORDS[22:30])
+        return
     rig.feed(LEFT, LEFT_RECORDS[30:])
     rig.feed(RIGHT, LAST)
     rig.end()
@@ -76,7 +92,21 @@ def restored(kind: str, folder: Path, parallelism: int) -> list[Any]:
             )
         )
     _go_on(rig, tuple(states), parallelism)
-    return sorted(map(list, rig.output.rows), key=repr)
+    return _in_order(rig.step, rig.output.rows)
+
+
+def _change(rig: JoinRig, step: RegularJoinStep, side: int, kind: str, records: Sequence[Record]) -> None:
+    rig.feed_batch(side, changes_of(step, side, records, [kind] * len(records)))
+
+
+def _in_order(step: TwoSidedStep, rows: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """The rows in an order of their own. What changes come to does not depend on how many of them come at once."""
+    if not isinstance(step, RegularJoinStep):
+        return sorted(map(list, rows), key=repr)
+    found = Counter[Any]()
+    for *values, kind in rows:
+        found[tuple(values)] += 1 if kind == "insert" else -1
+    return sorted(([*values, times] for values, times in found.items() if times), key=repr)
 
 
 def _handle(path: str, data: bytes) -> StateFile:

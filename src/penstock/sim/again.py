@@ -17,12 +17,13 @@ import pyarrow as pa
 from penstock.core.ids import CheckpointId
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CheckpointMetadata, Claim, CompletedCheckpoint
+from penstock.sim.changing_joins import check_tables
 from penstock.sim.comparison import Standard, check_changes, check_output, check_parts, shown_by, without_early
 from penstock.sim.disk import Disk, is_below
 from penstock.sim.expected import Stage, expected_of_stages
 from penstock.sim.external import Transaction
 from penstock.sim.faults import Fault, SlotCrash, draw_faults
-from penstock.sim.jobs import Workload
+from penstock.sim.jobs import Shape, Workload
 from penstock.sim.rules import Rule
 from penstock.sim.slots import Notice
 from penstock.sim.user import Moment, UserRequest, Wish
@@ -191,6 +192,9 @@ def check_both(
     `in_parts`."""
     expected = expected_of_stages(workload, inputs, stages)
     shown = shown_by(committed)
+    if workload.shape is Shape.CHANGES:
+        check_tables(world, committed, expected, complete=standard.complete)
+        return
     if workload.updates is not None:
         check_changes(world, committed, expected, standard, workload.windows)
         return

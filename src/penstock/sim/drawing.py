@@ -31,6 +31,7 @@ DRAWN_LATER = (
     Shape.ASKS,
     Shape.ASKS_WINDOW,
     Shape.JOIN,
+    Shape.CHANGES,
     Shape.RUNNING,
     Shape.TABLE,
 )

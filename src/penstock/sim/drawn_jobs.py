@@ -40,6 +40,7 @@ VERTICES = {
     Shape.LATE: 4,
     Shape.ASKS_WINDOW: 3,
     Shape.JOIN: 2,
+    Shape.CHANGES: 4,
     Shape.RUNNING: 3,
 }
 """The number of vertices, with one source, of the shapes that have more than two vertices."""

@@ -12,6 +12,7 @@ from penstock.core.ids import CheckpointId
 from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.plan.graph import Partitioning
 from penstock.runtime.task.operators.source import SPLITS
+from penstock.sim.changing_joins import expected_changes
 from penstock.sim.jobs import Row, Shape, Workload, decode_positions, rows_of, source_of
 from penstock.sim.joining import expected_join, expected_table_join, table_join_kind
 from penstock.sim.on_driver import unfound_splits
@@ -58,6 +59,8 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
             rows = expected_table_join(table_join_kind(workload.joining.how), records)
         case Shape.JOIN:
             rows = expected_join(workload.joining, *sides_of(workload, inputs))
+        case Shape.CHANGES:
+            rows = expected_changes(workload.joining.how, *sides_of(workload, inputs))
         case Shape.WAITS:
             rows = Counter(records_of(inputs[: workload.splits]))
         case Shape.LIMIT:
@@ -106,7 +109,7 @@ def next_stage(stages: Sequence[Stage], stage: Stage) -> tuple[Stage, ...]:
     return tuple(kept) if kept and kept[-1].parallelism == stage.parallelism else (*kept, stage)
 
 
-_OF_ALL = (Shape.LIMIT, Shape.DISTINCT, Shape.JOIN, Shape.RUNNING)
+_OF_ALL = (Shape.LIMIT, Shape.DISTINCT, Shape.JOIN, Shape.CHANGES, Shape.RUNNING)
 """The shapes whose rows follow from all records together."""
 
 

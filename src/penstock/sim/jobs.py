@@ -106,6 +106,8 @@ class Shape(Enum):
 
     JOIN = "join"
     """A join of two sources by key and time."""
+    CHANGES = "changes"
+    """Two joins without a limit of time, in a row."""
     RUNNING = "running"
     """A running aggregate over a running aggregate."""
 
@@ -129,7 +131,7 @@ class Shape(Enum):
         `Workload.other_rows`."""
         if self in (Shape.UNION, Shape.UNION_WINDOW):
             return 3
-        return 2 if self in (*PAIRS, *PIPELINES, Shape.WAITS, Shape.JOIN) else 1
+        return 2 if self in (*PAIRS, *PIPELINES, Shape.WAITS, Shape.JOIN, Shape.CHANGES) else 1
 
 
 PLACED = (Shape.GLOBAL, Shape.FEWER, Shape.CHOSEN, Shape.LIMIT, Shape.DISTINCT)
@@ -221,7 +223,7 @@ class Workload:
     updates: Updates | None = None
     """When the windows of the shapes `WINDOW` and `UNION_WINDOW` show results that may still change; None: never."""
     joining: Joining = field(default_factory=Joining)
-    """How the two sources are joined, in the shape `JOIN`."""
+    """How the two sources are joined, in the shapes `JOIN` and `CHANGES`."""
     induces: bool = False
     """Whether marks in the data say where checkpoints begin."""
     align: Alignment | None = None

@@ -33,6 +33,8 @@
     ASKS            source ═some way═► asks → sink
     ASKS_WINDOW     source → watermark ═some way═► asks → where → combine ═key═► window → sink
     JOIN            source → watermark ═key═► join → without-nulls → sink,  source-2 → watermark-2 ═key═► join
+    CHANGES         source ═key═► join ═key═► join-2 → without-nulls → sink
+                    source-2 → combine ═key═► running ═key═► join, join-2
     RUNNING         source → combine ═key═► running → bucket → combine-2 ═bucket═► running-2 → rises → sink
     TABLE           source → same-1 ═in some way═► join → without-nulls → sink
 
@@ -83,6 +85,7 @@ from penstock.core.task.waiting import WaitFor
 from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
 from penstock.sim import rich_windows, running
 from penstock.sim.asking import Service
+from penstock.sim.changing_joins import COMBINE, COUNTS, ChangesWithoutNulls, first_join, second_join
 from penstock.sim.connected import Guarded
 from penstock.sim.external import system_of
 from penstock.sim.jobs import APART, SCHEMA, Shape, Workload
@@ -259,8 +262,8 @@ class _Builder:
                 self._table(self._source())
             case Shape.JOIN:
                 self._join(*self._sources())
-            case Shape.RUNNING:
-                self._running(self._source())
+            case Shape.CHANGES | Shape.RUNNING:
+                self._with_changes(self._workload.shape)
             case _:
                 assert_never(self._workload.shape)
         return build_plan(tuple(self._nodes), parallelism=self._parallelism, max_parallelism=None)
@@ -429,6 +432,23 @@ class _Builder:
         step = MapBatchesStep(function=WithoutNulls(shown), kind="arrow", schema=shown)
         without = self._slowed(self._add("without-nulls", step, (joined, FORWARD)), shown)
         self._add(SINK, WriteStep(sink=self._sink(SINK), schema=shown), (without, FORWARD))
+
+    def _with_changes(self, shape: Shape) -> None:
+        if shape is Shape.CHANGES:
+            self._changes(*self._sources())
+        else:
+            self._running(self._source())
+
+    def _changes(self, left: int, right: int) -> None:
+        step = first_join(self._workload.joining.how)
+        counted = self._add("running", COUNTS, (self._add("combine", COMBINE, (right, FORWARD)), HASH))
+        first = self._add("join", step, (left, HASH), (counted, HASH))
+        second = second_join(step)
+        joined = self._add("join-2", second, (first, HASH), (counted, HASH))
+        without = ChangesWithoutNulls(second)
+        function = MapBatchesStep(function=without, kind="arrow", schema=without.schema)
+        shown = self._slowed(self._add("without-nulls", function, (joined, FORWARD)), without.schema)
+        self._add(SINK, WriteStep(sink=self._sink(SINK), schema=without.schema), (shown, FORWARD))
 
     def _table(self, source: int) -> None:
         how, by_key = table_join_kind(self._workload.joining.how), self._workload.salt % 2 == 0

@@ -210,6 +210,11 @@ def _joined(random: Random, drawn: Scenario) -> Scenario:
     """The same world with a join of the two sources, whose records have the same keys."""
     joining, keys = draw_joining(random, tick_us=TICK_US), random.choice((3, 20))
     workload = replace(drawn.workload, shape=Shape.JOIN, joining=joining, keys=keys, shares_keys=True)
+    if _is_exactly_once(drawn) and random.random() < 0.3:
+        # A record changes all rows of its key. So there are few records.
+        rows, others = min(workload.rows, 20), tuple(min(rows, 20) for rows in workload.other_rows)
+        kept_in = random.random() < 0.5
+        workload = replace(workload, shape=Shape.CHANGES, rows=rows, other_rows=others, shares_files=kept_in)
     return _with_workload(drawn, workload)
 
 

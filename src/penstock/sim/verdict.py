@@ -12,6 +12,7 @@ from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import SnapshotKind
 from penstock.settings import Mode, NoRestart
 from penstock.sim.again import Origin, check_both, check_spared, check_untouched
+from penstock.sim.changing_joins import check_tables
 from penstock.sim.checkers import check_files
 from penstock.sim.comparison import (
     Standard,
@@ -24,6 +25,7 @@ from penstock.sim.comparison import (
 )
 from penstock.sim.disk import is_below
 from penstock.sim.expected import Stage, expected_of_stages, read_before
+from penstock.sim.jobs import Shape
 from penstock.sim.programs import NAMES
 from penstock.sim.rules import Rule
 from penstock.sim.simulation import Simulation
@@ -110,7 +112,9 @@ class Verdict:
         )
         committed = list(self._ended.external.committed.values())
         expected = expected_of_stages(workload, inputs, self._ended.stages)
-        if workload.updates is not None:
+        if workload.shape is Shape.CHANGES:
+            check_tables(self._ended.world, committed, expected, complete=complete)
+        elif workload.updates is not None:
             check_changes(self._ended.world, committed, expected, standard, workload.windows)
         elif workload.shape.has_windows and (self._ended.has_gone_on_drained or workload.windows.has_parts):
             check_parts(self._ended.world, shown_by(committed), expected, standard, workload.windows)
@@ -188,7 +192,9 @@ class Verdict:
             check_order(self._ended.world, committed, workload)
         else:
             expected = expected_of_stages(workload, inputs, (last,))
-            if workload.updates is not None:
+            if workload.shape is Shape.CHANGES:
+                check_tables(self._ended.world, new, expected, complete=finished)
+            elif workload.updates is not None:
                 check_changes(self._ended.world, new, expected, standard, workload.windows)
             elif workload.shape.has_windows and workload.windows.has_parts:
                 check_parts(self._ended.world, shown_by(new), expected, standard, workload.windows)

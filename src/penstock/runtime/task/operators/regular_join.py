@@ -22,7 +22,7 @@ been looked up are *pending*, and are in the snapshot. After a restore they are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -185,17 +185,18 @@ class RegularJoinOperator(TwoSidedOperator):
             most = min(RESULT_ROWS, self.slice.left)
             before = int(ends[begin - 1]) if begin else 0
             end = max(begin + 1, int(np.searchsorted(ends, before + most, side="right")))
-            yield from self._change(changes.slice(begin, end))
+            made = yield from self._change(changes.slice(begin, end))
             begin = end
-            if begin < count and self.slice.spend(1):
+            if begin < count and self.slice.spend(1 + made):
                 # A snapshot may be taken here, and has the rest.
                 self._pending.insert(0, changes.slice(begin, count))
                 yield True
                 self._pending.pop(0)
         self._sides[side].tidy()
 
-    def _change(self, changes: Changes) -> Steps:
-        """Change the rows of one side, and hand on what that changes in the results."""
+    def _change(self, changes: Changes) -> Generator[bool, None, int]:
+        """Change the rows of one side, and hand on what that changes in the results. Returns how many pairs that
+        were."""
         side = changes.rows.side
         counts = np.zeros(changes.adds.size, np.int64)
         if not changes.adds.all():
@@ -220,8 +221,7 @@ class RegularJoinOperator(TwoSidedOperator):
             results.alone(run.rows, 1 - side, rows, INSERT)
         results.hand_on()
         self._add(changes, counts)
-        if self.slice.spend(sum(hit.rows.size for hit in hits)):
-            yield False
+        return sum(hit.rows.size for hit in hits)
 
     def _add(self, changes: Changes, counts: Int64s) -> None:
         """Keep the rows that come."""
