@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from penstock.api.changelog import ROW_KIND
 from penstock.api.join_steps import LEFT, RIGHT, WRITTEN, JoinKind, RegularJoinStep, moved
-from penstock.api.table_of_changes import row_codes, signs
+from penstock.api.table_of_changes import codes_of, signs
 from penstock.core.ids import Instant
 from penstock.runtime.task.operators.base import Output
 from penstock.runtime.task.operators.changes import DELETE, INSERT, names_of
@@ -249,7 +249,7 @@ class RegularJoinOperator(TwoSidedOperator):
         whether it can be made: a row that is not there cannot be taken back."""
         side = changes.rows.side
         gone = changes.of(~changes.adds)
-        codes, firsts = row_codes(pa.Table.from_batches([gone.rows.rows.drop_columns([WRITTEN])]))
+        codes, firsts = codes_of(pa.Table.from_batches([gone.rows.rows.drop_columns([WRITTEN])]))
         firsts, left = np.sort(firsts), np.bincount(codes, minlength=firsts.size)
         asked = gone.of(np.isin(np.arange(codes.size), firsts)).rows
         kinds, matched = np.empty(0, np.int64), np.empty(0, np.int64)
@@ -413,7 +413,7 @@ def _difference(batch: pa.RecordBatch, adds: Bits, *, renews: bool) -> tuple[Int
     """What the changes of a batch come to: the places of rows, and whether each of these rows comes or is taken back.
     Rows that are taken back are first. With `renews` a row that is taken back and comes again is taken back and comes:
     it is kept anew from here on."""
-    codes, firsts = row_codes(pa.Table.from_batches([batch]))
+    codes, firsts = codes_of(pa.Table.from_batches([batch]))
     plus, minus = (np.bincount(codes[mask], minlength=firsts.size) for mask in (adds, ~adds))
     back = (minus > 0) & (plus > 0) & ~adds[firsts] if renews else np.zeros(firsts.size, np.bool_)
     gone, new = np.maximum(minus - plus, 0) + back, np.maximum(plus - minus, 0) + back
