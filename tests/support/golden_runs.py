@@ -29,7 +29,9 @@ WINDOWS: dict[str, WindowType] = {
     "tumbling": TumblingWindow(size_us=10, offset_us=3),
     "sliding": SlidingWindow(size_us=10, slide_us=4, offset_us=1),
 }
-LIMITS = RunLimits(run_rows=8, block_rows=4, part_blocks=2, loop_rows=64, section_rows=2, first_fanout=3, fanout=3)
+LIMITS = RunLimits(
+    run_rows=8, block_rows=4, part_blocks=2, loop_rows=64, section_rows=2, first_fanout=3, once_fanout=3, fanout=3
+)
 ROWS = [(f"key {number % 13}" if number % 13 else None, number, number * 13 % 61) for number in range(93)]
 FIRED_US = 22
 STATE = "state.json"

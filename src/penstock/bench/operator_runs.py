@@ -69,6 +69,8 @@ class Runs:
         self._options = options
         self._work = work
         self._screen = screen
+        self._cpu = ""
+        """The processor time of the last run of Penstock, as text."""
 
     def of_part(self, part: str) -> dict[str, Run]:
         """The runs of one part of the benchmark, in their order. The first run is the run that the part is about."""
@@ -89,8 +91,9 @@ class Runs:
 
     def _told(self, part: str, name: str, run: Run) -> Run:
         def told() -> float:
+            self._cpu = ""
             found = run()
-            click.echo(f"{part}: {name}: {found:,.0f} rows/s", file=self._screen)
+            click.echo(f"{part}: {name}: {found:,.0f} rows/s{self._cpu}", file=self._screen)
             return found
 
         return told
@@ -188,4 +191,5 @@ class Runs:
             found = read_throughput(place / "meters", warmup_share=WARMUP_SHARE)
         if found is None:
             raise UsageError("a run was too short to be measured", hint="raise --events")
+        self._cpu = f", {found.cpu_seconds_per_million:.3f} CPU s per million"
         return found.rows_per_second

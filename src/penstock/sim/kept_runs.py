@@ -25,6 +25,7 @@ SHORT = RunLimits(
     section_rows=2,
     file_bytes=1,
     first_fanout=2,
+    once_fanout=2,
     fanout=2,
 )
 

@@ -44,6 +44,8 @@ READS_AHEAD = "SPARK_PIPELINED_UDF"
 """The variable is 1 if PySpark reads the input of tasks on a thread of its own."""
 PATIENCE_S = 1.0
 """How long threads may take to end after the slot has left."""
+ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
+"""The environment variable by which the allocator of Arrow is chosen."""
 SWITCH_S = 0.0001
 """How long the loop may hold the interpreter lock while the thread that writes snapshots waits for the lock. That
 thread lets go of the lock whenever it encodes a batch, writes or syncs, and may then wait this long again. A checkpoint
@@ -87,7 +89,7 @@ def run_slot(spec: SlotSpec) -> bool:
 
     context = TaskContext.get()
     attempt = context.attemptNumber() if context is not None else 0
-    with _one_core():
+    with _one_core(), _kept_memory():
         _import_program(spec.program)
         _Slot(spec, SlotId(spec.slot.number, spec.slot.incarnation, attempt)).run()
         return _is_fit()
@@ -122,6 +124,23 @@ def _one_core() -> Iterator[None]:
         pa.set_cpu_count(before)
         if unset:
             del os.environ[POLARS_THREADS]
+
+
+@contextmanager
+def _kept_memory() -> Iterator[None]:
+    """While the block runs, Arrow keeps memory that was freed for about a second. Its default allocator gives such
+    memory back to the system, and new memory costs more than what a batch is computed for."""
+    import pyarrow as pa
+
+    if ARROW_POOL in os.environ or "jemalloc" not in pa.supported_memory_backends():
+        yield
+        return
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pa.jemalloc_memory_pool())
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(before)
 
 
 class _Slot:

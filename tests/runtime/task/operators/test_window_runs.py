@@ -23,7 +23,8 @@ from penstock.core.ids import CheckpointId
 from penstock.core.messages import StateFile
 from penstock.plan.key_groups import range_of
 from penstock.runtime.task.operators import pane_windows, run_table
-from penstock.runtime.task.operators.sorted_runs import RunLimits, runs_to_merge
+from penstock.runtime.task.operators.run_merging import runs_to_merge
+from penstock.runtime.task.operators.sorted_runs import RunLimits
 from penstock.runtime.task.operators.window_table import WindowTable, is_window
 from penstock.runtime.task.partitioning import partition
 from penstock.runtime.task.slices import Slice
@@ -51,6 +52,7 @@ TINY = RunLimits(
     section_rows=3,
     file_bytes=1,
     first_fanout=2,
+    once_fanout=2,
     fanout=2,
 )
 
@@ -307,7 +309,7 @@ def test_heads_of_runs_that_have_fired_are_not_written_again_and_do_not_come_bac
 def test_one_row_in_a_hundred_costs_at_most_5_percent_of_a_whole_snapshot(rig):
     """Every checkpoint finds one row in a hundred changed. The sizes of runs are a hundredth of the real sizes."""
     limits = RunLimits(
-        run_rows=160, block_rows=80, loop_rows=640, turn_rows=5_000, section_rows=640, first_fanout=4, fanout=8
+        run_rows=650, block_rows=80, loop_rows=650, turn_rows=5_000, section_rows=650, once_fanout=256, fanout=8
     )
     keys, chance = 100_000, np.random.default_rng(1)
     job = Job(rig, TUMBLING, 1, StateSettings(), limits)

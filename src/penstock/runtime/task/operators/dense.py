@@ -91,6 +91,23 @@ def group_dense(
     return pa.table(columns)
 
 
+def ungrouped(table: pa.Table, keys: Sequence[str], calculations: Sequence[Calculation]) -> pa.Table | None:
+    """One row for each row, as if all keys were different; None if the table cannot be treated in this way.
+
+    Values are int64 without nulls. Keys are of any type.
+    """
+    if not all(c.function in _FUNCTIONS for c in calculations):
+        return None
+    if not all(_is_plain(table.column(c.column)) for c in calculations if c.column is not None):
+        return None
+    columns: dict[str, Any] = {key: table.column(key) for key in keys}
+    for calculation in calculations:
+        is_count = calculation.function == "count"
+        ones = np.ones(table.num_rows if is_count else 0, np.int64)
+        columns[calculation.name] = ones if is_count else table.column(str(calculation.column))
+    return pa.table(columns)
+
+
 def _cells(table: pa.Table, keys: Sequence[str], spacing_us: int) -> _Cells:
     key = int64_values(table.column(keys[0]))
     least = int(key.min())

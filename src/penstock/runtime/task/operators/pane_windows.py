@@ -77,7 +77,10 @@ class PaneWindowOperator(WindowOperator):
 
     def _make_table(self, step: WindowStep) -> WindowTable:
         assert isinstance(step.window, PaneWindow)
-        return WindowTable(replace(step, window=step.window.panes))
+        table = WindowTable(replace(step, window=step.window.panes))
+        # A pane is read for each window that holds the pane.
+        table.reads_once = False
+        return table
 
     def _restore_rows(self, rows: pa.Table, header: Header) -> None:
         if header.leaving is not True:

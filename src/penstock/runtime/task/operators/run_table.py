@@ -1,7 +1,7 @@
 """Rows by time and key, in runs that are merged as they grow in number.
 
 Rows are appended as they come. Appended rows become a run when there are enough of them, and runs are merged by the
-rules of `sorted_runs`: small runs at once, large runs in the background, piece by piece. So every row is merged only a
+rules of `run_merging`: small runs at once, large runs in the background, piece by piece. So every row is merged only a
 few times, distinct keys bound the size, and no call takes long, however many rows there are.
 """
 
@@ -15,18 +15,19 @@ import pyarrow as pa
 
 from penstock.ports import Background, WorkResult
 from penstock.runtime.task.operators.dense import int64_values
+from penstock.runtime.task.operators.run_merging import Merge, Waste, like_runs, runs_to_merge
 from penstock.runtime.task.operators.sorted_runs import (
     KEY_HASH,
     LAST_HASH,
     LiveSorted,
-    Merge,
     Place,
     RunLimits,
     SortedRun,
     heads,
-    in_blocks,
     next_place,
-    runs_to_merge,
+    ordered,
+    repeated_share,
+    with_hashes,
     without,
 )
 from penstock.state.run_places import MemoryPlace, RunPlace
@@ -34,6 +35,8 @@ from penstock.state.runs import RunFiles, SavedRun
 
 MOST_APPENDED = 64
 """Appended tables become a run when there are this many tables, however small they are."""
+_WORTH_GROUPING = 0.9
+"""Appended rows are grouped if a smaller share of them would be left."""
 
 
 class TableRun(SavedRun, Protocol):
@@ -82,6 +85,9 @@ class Frozen:
 class RunTable:
     """Rows by time and key. `grouped` makes one row of all rows with the same time and key."""
 
+    reads_once = True
+    """Whether every row is read once: when it is removed."""
+
     def __init__(self, keys: Sequence[str], time: str, grouped: Callable[[Sequence[pa.Table]], pa.Table]) -> None:
         self.keys = tuple(keys)
         self.time = time
@@ -91,6 +97,11 @@ class RunTable:
         self._runs: list[LiveSorted] = []
         self._appended: list[pa.Table] = []
         self._appended_rows = 0
+        self._appended_bytes = 0
+        self._are_distinct: pa.Schema | None = None
+        """Set if the rows that were appended last had different times and keys, nearly all of them: to group such rows
+        costs much and saves nothing. Then it is the schema of grouped rows."""
+        self._waste = Waste()
         self._earliest: int | None = None
         self._merges: list[Merge] = []
         """Merges under way, of runs from older to newer."""
@@ -128,7 +139,10 @@ class RunTable:
         self._begins_at(int(int64_values(rows.column(self.time)).min()))
         self._appended.append(rows)
         self._appended_rows += rows.num_rows
-        if self._appended_rows >= self.limits.run_rows or len(self._appended) >= MOST_APPENDED:
+        self._appended_bytes += rows.nbytes
+        limits = self.limits
+        is_large = self._appended_rows >= limits.run_rows or self._appended_bytes >= limits.run_bytes
+        if is_large or len(self._appended) >= MOST_APPENDED:
             self._flush()
             self._compact()
 
@@ -159,10 +173,11 @@ class RunTable:
         if self._earliest is None or last_us < self._earliest:
             return None
         self._flush()
-        end = next_place(self._runs, Place(last_us, LAST_HASH), self.limits.part_blocks)
-        due = [pa.Table.from_batches(batches).drop_columns([KEY_HASH]) for batches in heads(self._runs, end)]
+        end = next_place(self._runs, Place(last_us, LAST_HASH), self.limits)
+        parts = [(live.run.is_grouped, batches) for live, batches in heads(self._runs, end)]
+        due = pa.Table.from_batches([batch for _, batches in parts for batch in batches]).drop_columns([KEY_HASH])
         self._drop(end)
-        return due[0] if len(due) == 1 else self._grouped_rows(due)
+        return due if len(parts) == 1 and parts[0][0] else self._grouped_rows([due])
 
     def runs(self) -> tuple[LiveSorted, ...]:
         """All rows, in runs."""
@@ -179,6 +194,7 @@ class RunTable:
         left = (without(live, end, trims=live.run.token not in busy) for live in self._runs)
         self._runs = [live for live in left if live is not None]
         self._earliest = min((live.run.first_time(live.first) for live in self._runs), default=None)
+        self._waste.forget()
         for merge in self._merges:
             merge.dropped = end if merge.dropped is None else max(merge.dropped, end)
 
@@ -186,11 +202,34 @@ class RunTable:
 
     def _flush(self) -> None:
         """Make a run of the appended rows."""
-        if self._appended:
-            grouped = self._grouped_rows(self._appended)
-            blocks = list(in_blocks(grouped, self.keys, self.time, self.limits.block_rows))
-            self._runs.append(LiveSorted(SortedRun(blocks, self.time)))
-            self._appended, self._appended_rows = [], 0
+        if not self._appended:
+            return
+        rows, is_grouped = self._hashed(self._appended)
+        builder = self._place.build()
+        for block in ordered(rows, self.time).to_batches(max_chunksize=self.limits.block_rows):
+            builder.add(block)
+        blocks, buffer = builder.end()
+        self._runs.append(LiveSorted(SortedRun(blocks, self.time, buffer, is_grouped=is_grouped)))
+        self._appended, self._appended_rows, self._appended_bytes = [], 0, 0
+
+    def _hashed(self, appended: Sequence[pa.Table]) -> tuple[pa.Table, bool]:
+        """Appended rows with their hashes, and whether no time and key comes twice. Rows are grouped if that makes them
+        much fewer."""
+        if self._are_distinct is not None:
+            schema = self._are_distinct
+            together = pa.concat_tables(appended).select(schema.names).cast(schema)
+            rows = ordered(with_hashes(together, self.keys), self.time)
+            if repeated_share(rows, self.time) <= 1 - _WORTH_GROUPING:
+                return rows, False
+        grouped = self._grouped_rows(appended)
+        are_distinct = grouped.num_rows > _WORTH_GROUPING * self._appended_rows and self._is_many
+        self._are_distinct = grouped.schema if are_distinct else None
+        return with_hashes(grouped, self.keys), True
+
+    @property
+    def _is_many(self) -> bool:
+        """Whether the appended rows are so many that grouping costs much."""
+        return self._appended_rows >= self.limits.run_rows
 
     def _busy(self) -> dict[object, None]:
         """The runs that are being merged."""
@@ -203,7 +242,7 @@ class RunTable:
             busy = self._busy()
             behind = max((number + 1 for number, live in enumerate(self._runs) if live.run.token in busy), default=0)
             free = self._runs[behind:]
-            first = runs_to_merge([live.rows for live in free], self.limits)
+            first = self._first_to_merge(free)
             if first is None:
                 return
             merge = Merge(
@@ -215,13 +254,23 @@ class RunTable:
                 limits=self.limits,
             )
             self._merges.append(merge)
-            if self._background is not None and sum(live.rows for live in free[first:]) > self.limits.loop_rows:
+            if self._background is not None and merge.rows > self.limits.loop_rows:
                 self._merge_on(merge, self._background)
                 continue
             run = merge.work()
             while run is None:
                 run = merge.work()
             self._merged(merge, run)
+
+    def _first_to_merge(self, runs: Sequence[LiveSorted]) -> int | None:
+        """From which run on all runs are merged; None if no runs are merged."""
+        sizes = [live.rows for live in runs]
+        if sum(sizes) <= self.limits.loop_rows:
+            return runs_to_merge(sizes, self.limits)
+        if not self._merges and self._waste.is_great(runs):
+            return 0
+        limits = self.limits
+        return like_runs(sizes, limits, limits.once_fanout if self.reads_once else limits.first_fanout)
 
     def _merge_on(self, merge: Merge, background: Background) -> None:
         """Do the next piece of a merge in the background."""

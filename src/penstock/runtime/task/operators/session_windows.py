@@ -25,9 +25,10 @@ from penstock.api.window_schema import WINDOW_END, WINDOW_START
 from penstock.api.windows import SessionWindow
 from penstock.core.elements import MAX_WATERMARK
 from penstock.runtime.task.operators.dense import int64_values
+from penstock.runtime.task.operators.run_merging import runs_to_merge
 from penstock.runtime.task.operators.run_table import MOST_APPENDED, Frozen
 from penstock.runtime.task.operators.sessions import find_sessions, merge_sessions
-from penstock.runtime.task.operators.sorted_runs import KEY_HASH, SortedRun, in_blocks, runs_to_merge
+from penstock.runtime.task.operators.sorted_runs import KEY_HASH, SortedRun, in_blocks
 from penstock.runtime.task.operators.window_table import WindowTable
 from penstock.runtime.task.operators.windows import CombineOperator, WindowOperator
 from penstock.runtime.task.partitioning import key_groups

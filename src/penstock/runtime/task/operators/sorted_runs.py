@@ -8,8 +8,7 @@ merged in such parts. No part is large, however large a window is.
     run 2   |- taken -|········ left ········|        each part: the rows up to the same place of every run
     run 3   |--- taken ---|··· left ···|
 
-Which runs are merged, and when, is told in `runs_to_merge`: a row is merged a few times only, and the runs together
-have at most about twice the rows that they would have as one run.
+Runs are merged by the rules of `run_merging`.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.errors import CorruptFile
 from penstock.runtime.task.operators.dense import int64_values, order_of
@@ -35,22 +35,30 @@ KEY_HASH = "__key_hash"
 LAST_HASH = 2**31 - 1
 _SPAN = 2**32
 """Times that lie closer together than this fit into one number with a hash."""
-_MOST_SEEKS = 512
-"""Rows of a range of hashes are sought in at most so many places; in more places all rows are looked at."""
+_MOST_UINT32 = 2**32
+_CODE_BITS = 63
+"""A number with more bits is not sorted together with the number of its row."""
+_SEEK_ROWS = 4_096
+"""To seek rows in a run takes about as long as to look at so many rows."""
+_MARK_ROWS = 1_024
+"""A run knows the places of rows that are so many rows apart."""
+_SAMPLED_HASHES = 2**24
+"""At each time the rows of so many hashes are in the sample of a run. The first of these hashes depends on the time."""
+_MIXING = np.uint64(0x9E3779B185EBCA87)
 _HINT = "restore the file from a copy, or restore the job from another checkpoint or savepoint"
 
 Times = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.int32]
-Grouped = Callable[[pa.Table], pa.Table]
-"""Merges the rows of equal keys and times. The columns stay the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunLimits:
     """How large runs and pieces of work are, in rows unless the name says bytes."""
 
-    run_rows: int = 16_384
+    run_rows: int = 65_536
     """Appended rows become a run when there are this many."""
+    run_bytes: int = 4 * 1024 * 1024
+    """Appended rows become a run when they have this many bytes, however few rows they are."""
     block_rows: int = 8_192
     """A block of a run has at most this many rows."""
     part_blocks: int = 4
@@ -61,10 +69,12 @@ class RunLimits:
     """About how many rows a piece of background work merges: other background work does not wait longer."""
     section_rows: int = 65_536
     """Small runs are saved with the index of a snapshot, up to this many rows."""
-    file_bytes: int = 4 * 1024 * 1024
+    file_bytes: int = 1024 * 1024
     """With the back end `rocksdb`, runs with at least this many bytes lie in files."""
-    first_fanout: int = 4
+    first_fanout: int = 16
     """So many runs of the smallest size are merged."""
+    once_fanout: int = 256
+    """The same, where every row is read once: there to merge runs costs more than to read many runs."""
     fanout: int = 8
     """So many runs of a larger size are merged."""
 
@@ -94,39 +104,76 @@ class Place(NamedTuple):
 class SortedRun(Run):
     """A run in the order of a column of times, and of `KEY_HASH`."""
 
-    __slots__ = ("_ends", "time")
+    __slots__ = ("_counted", "_mark_keys", "_marks", "_ordered", "_rows_at", "_sample", "is_grouped", "time")
 
-    def __init__(self, blocks: Sequence[pa.RecordBatch], time: str, buffer: pa.Buffer | None = None) -> None:
-        """`time` is the name of the column of times."""
+    def __init__(
+        self,
+        blocks: Sequence[pa.RecordBatch],
+        time: str,
+        buffer: pa.Buffer | None = None,
+        *,
+        is_grouped: bool = False,
+    ) -> None:
+        """`time` is the name of the column of times. `is_grouped`: no two rows have the same time and key."""
         super().__init__(blocks, buffer)
         self.time = time
-        self._ends = [self._at(block, block.num_rows - 1) for block in self.blocks]
-
-    def _at(self, block: pa.RecordBatch, row: int) -> Place:
-        last = block.slice(row, 1)
-        return Place(int(int64_values(last.column(self.time))[0]), last.column(KEY_HASH)[0].as_py())
+        self.is_grouped = is_grouped
+        self._ordered = [(int64_values(block.column(time)), block.column(KEY_HASH).to_numpy()) for block in self.blocks]
+        self._marks: list[Place] = []
+        self._rows_at: list[int] = []
+        """How many rows are not behind each mark."""
+        samples: list[tuple[npt.NDArray[np.intp], npt.NDArray[np.uint64]]] = []
+        for start, (times, hashes) in zip(self.starts, self._ordered, strict=False):
+            last = times.size - 1
+            at = [*range(_MARK_ROWS - 1, last, _MARK_ROWS), last]
+            self._marks += map(Place, times[at].tolist(), hashes[at].tolist())
+            self._rows_at += [start + row + 1 for row in at]
+            rows, mixed = _sampled(times, hashes)
+            samples.append((rows + start, mixed))
+        self._sample = tuple(map(np.concatenate, zip(*samples, strict=True)))
+        self._mark_keys = tuple(np.array(each) for each in zip(*self._marks, strict=True))
+        self._counted = (self._marks[-1], self.rows)
+        """The place that was asked for last, and how many rows are not behind the place."""
 
     def first_time(self, row: int) -> int:
         """The time of a row."""
         number = bisect_right(self.starts, row) - 1
-        return self._at(self.blocks[number], row - self.starts[number]).time_us
+        return int(self._ordered[number][0][row - self.starts[number]])
 
-    def ends_from(self, row: int, most: int) -> list[Place]:
-        """Where the block of a row ends, and where the blocks behind it end; `most` places."""
-        number = bisect_right(self.starts, row) - 1
-        return self._ends[number : number + most]
+    def marks_from(self, row: int, most: int) -> tuple[Times, Times]:
+        """The times and the hashes of rows that are at most `_MARK_ROWS` rows apart, from a row on; of `most` rows."""
+        number = bisect_right(self._rows_at, row)
+        times, hashes = self._mark_keys
+        return times[number : number + most], hashes[number : number + most]
+
+    def sample_from(self, row: int) -> npt.NDArray[np.uint64]:
+        """A number for each row from a row on that is in the sample. Rows with the same time and hash have the same
+        number, and are in the samples of all runs or of none."""
+        rows, mixed = self._sample
+        return mixed[int(np.searchsorted(rows, row)) :]
 
     def count(self, place: Place) -> int:
         """How many rows are not behind a place."""
-        number = bisect_right(self._ends, place)
-        if number == len(self.blocks):
+        place_counted, found = self._counted
+        if place_counted != place:
+            found = self._count(place)
+            self._counted = (place, found)
+        return found
+
+    def _count(self, place: Place) -> int:
+        mark = bisect_right(self._marks, place)
+        if mark == len(self._marks):
             return self.rows
-        block = self.blocks[number]
-        times = int64_values(block.column(self.time))
-        first = int(np.searchsorted(times, place.time_us, side="left"))
-        last = int(np.searchsorted(times, place.time_us, side="right"))
-        hashes = np.asarray(block.column(KEY_HASH).to_numpy())[first:last]
-        return self.starts[number] + first + int(np.searchsorted(hashes, place.key_hash, side="right"))
+        begin, end = self._rows_at[mark - 1] if mark else 0, self._rows_at[mark]
+        number = bisect_right(self.starts, begin) - 1
+        times, hashes = self._ordered[number]
+        at = begin - self.starts[number]
+        times, hashes = times[at : end - self.starts[number]], hashes[at : end - self.starts[number]]
+        if times[0] != times[-1] or times[0] != place.time_us:
+            first = int(times.searchsorted(place.time_us, side="left"))
+            hashes = hashes[first : int(times.searchsorted(place.time_us, side="right"))]
+            begin += first
+        return begin + int(hashes.searchsorted(np.int32(place.key_hash), side="right"))
 
     def rows_between(self, first: int, end: int) -> list[pa.RecordBatch]:
         """The rows from a row up to, and not including, another row."""
@@ -161,22 +208,32 @@ def without(live: LiveSorted, place: Place, *, trims: bool = True) -> LiveSorted
         return live
     if trims and run.buffer is None and 2 * first > run.rows:
         # The removed rows would stay in memory as long as the run.
-        return LiveSorted(SortedRun(run.rows_between(first, run.rows), run.time))
+        return LiveSorted(SortedRun(run.rows_between(first, run.rows), run.time, is_grouped=run.is_grouped))
     return LiveSorted(run, first)
 
 
-def next_place(runs: Sequence[LiveSorted], until: Place, blocks: int) -> Place:
-    """Where a part ends that begins with the first rows of the runs: behind about so many blocks, and not behind
-    `until`."""
-    ends = sorted(end for live in runs for end in live.run.ends_from(live.first, blocks))
-    return min(until, ends[min(blocks, len(ends)) - 1]) if ends else until
+def next_place(runs: Sequence[LiveSorted], until: Place, limits: RunLimits) -> Place:
+    """Where a part ends that begins with the first rows of the runs: behind about as many rows as a part has, and not
+    behind `until`. A part of many runs has more rows, because it takes time to look into a run."""
+    if not runs:
+        return until
+    wanted = max(limits.part_blocks * limits.block_rows // min(_MARK_ROWS, limits.block_rows), len(runs))
+    marks = [live.run.marks_from(live.first, wanted) for live in runs]
+    times, hashes = (np.concatenate(each) for each in zip(*marks, strict=True))
+    number = min(wanted, times.size) - 1
+    if times.min() == times.max():
+        return min(until, Place(int(times[0]), int(np.partition(hashes, number)[number])))
+    last = np.lexsort((hashes, times))[number]
+    return min(until, Place(int(times[last]), int(hashes[last])))
 
 
-def heads(runs: Sequence[LiveSorted], place: Place) -> list[list[pa.RecordBatch]]:
-    """For each run that has rows up to a place, these rows."""
+def heads(runs: Sequence[LiveSorted], place: Place) -> list[tuple[LiveSorted, list[pa.RecordBatch]]]:
+    """The runs that have rows up to a place, each with these rows."""
     counts = [live.run.count(place) for live in runs]
     return [
-        live.run.rows_between(live.first, count) for live, count in zip(runs, counts, strict=True) if count > live.first
+        (live, live.run.rows_between(live.first, count))
+        for live, count in zip(runs, counts, strict=True)
+        if count > live.first
     ]
 
 
@@ -200,7 +257,7 @@ def rows_within(runs: Sequence[LiveSorted], times: Times, hashes: tuple[int, int
     first_us, last_us = int(times[0]), int(times[-1])
     spans = [((first_us, 0), (last_us, LAST_HASH))]
     is_part = (least, most) != (0, LAST_HASH)
-    seeks = is_part and times.size * len(runs) <= _MOST_SEEKS
+    seeks = is_part and times.size * len(runs) * _SEEK_ROWS <= sum(live.rows for live in runs)
     if seeks:
         spans = [((time_us, least), (time_us, most)) for time_us in times.tolist()]
     found: list[pa.RecordBatch] = []
@@ -219,28 +276,78 @@ def _in_range(hashes: Hashes, least: int, most: int) -> npt.NDArray[np.bool_]:
     return found
 
 
-def in_blocks(grouped: pa.Table, keys: Sequence[str], time: str, block_rows: int) -> Iterator[pa.RecordBatch]:
-    """Rows in their order, with their hashes, in blocks."""
-    table = grouped.combine_chunks()
+def in_blocks(rows: pa.Table, keys: Sequence[str], time: str, block_rows: int) -> Iterator[pa.RecordBatch]:
+    """Rows in the order of runs, with their hashes, in blocks."""
+    yield from ordered(with_hashes(rows, keys), time).to_batches(max_chunksize=block_rows)
+
+
+def with_hashes(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Rows with the hashes of their keys, in one piece."""
+    table = rows.combine_chunks()
     batches = table.to_batches()
     hashes = key_hashes(batches[0], keys) if batches else np.empty(0, np.int32)
-    times = int64_values(table.column(time))
-    order = _order(times, hashes)
-    if order is not None:
-        table, hashes = table.take(order), hashes[order]
-    table = table.append_column(KEY_HASH, pa.array(hashes)).combine_chunks()
-    yield from table.to_batches(max_chunksize=block_rows)
+    return table.append_column(KEY_HASH, pa.array(hashes))
+
+
+def ordered(rows: pa.Table, time: str) -> pa.Table:
+    """Rows that have hashes, in the order of runs, in one piece."""
+    together = rows.combine_chunks()
+    order = _order(int64_values(together.column(time)), together.column(KEY_HASH).to_numpy())
+    if order is None:
+        return together
+    picked: Any = pa.array(order.astype(np.uint32) if rows.num_rows < _MOST_UINT32 else order)
+    return pc.take(together, picked, boundscheck=False).combine_chunks()
+
+
+def repeated_share(rows: pa.Table, time: str) -> float:
+    """Which share of the rows have the time and the hash of the row before. The rows are in the order of runs."""
+    if rows.num_rows == 0:
+        return 0.0
+    times, hashes = int64_values(rows.column(time)), rows.column(KEY_HASH).to_numpy()
+    same = (times[1:] == times[:-1]) & (hashes[1:] == hashes[:-1])
+    return np.count_nonzero(same) / rows.num_rows
+
+
+def distinct_share(runs: Sequence[LiveSorted]) -> float:
+    """About which share of their rows the runs would have as one run without repeated times and keys. Estimated from
+    samples of the rows. 1.0 if there is no sample."""
+    sample = np.concatenate([live.run.sample_from(live.first) for live in runs])
+    return np.unique(sample).size / sample.size if sample.size else 1.0
+
+
+def _sampled(times: Times, hashes: Hashes) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.uint64]]:
+    """The rows that are in the sample, and a number for each of them. The rows are in the order of runs."""
+    if times[0] == times[-1]:
+        first = int(_first_sampled(times[:1])[0])
+        bounds = np.array([first, first + _SAMPLED_HASHES], np.int32)
+        rows = np.arange(*hashes.searchsorted(bounds).tolist())
+    else:
+        behind = hashes - _first_sampled(times)
+        rows = np.flatnonzero((behind >= 0) & (behind < _SAMPLED_HASHES))
+    return rows, times[rows].view(np.uint64) * _MIXING + hashes[rows].astype(np.uint64)
+
+
+def _first_sampled(times: Times) -> npt.NDArray[np.int32]:
+    mixed = times.view(np.uint64) * _MIXING >> np.uint64(33)
+    return (mixed % np.uint64(LAST_HASH - _SAMPLED_HASHES)).astype(np.int32)
 
 
 def _order(times: Times, hashes: Hashes) -> npt.NDArray[np.intp] | None:
     """The order of rows; None if the rows are in order."""
     if times.size == 0:
         return None
-    least = int(times.min())
-    if int(times.max()) - least < _SPAN:
-        codes = ((times - least) << 31) | hashes
-        return None if (codes[1:] >= codes[:-1]).all() else order_of(codes)
-    return np.lexsort((hashes, times))
+    least, most = int(times.min()), int(times.max())
+    if most - least >= _SPAN:
+        return np.lexsort((hashes, times))
+    since = times - least
+    if least == most:
+        codes = hashes.astype(np.int64)
+        return None if (hashes[1:] >= hashes[:-1]).all() else order_of(codes)
+    if (most - least).bit_length() + 31 + times.size.bit_length() > _CODE_BITS:
+        # The numbers of the times take fewer bits than the times.
+        since = np.unique(since, return_inverse=True)[1].reshape(-1)
+    codes = (since << 31) | hashes
+    return None if (codes[1:] >= codes[:-1]).all() else order_of(codes)
 
 
 def check_sorted(blocks: Sequence[pa.RecordBatch], columns: Sequence[str], keys: Sequence[str], time: str) -> None:
@@ -261,80 +368,3 @@ def check_sorted(blocks: Sequence[pa.RecordBatch], columns: Sequence[str], keys:
         if first < before or not (later | (same & (hashes[1:] >= hashes[:-1]))).all():
             raise CorruptFile("a run of windows is not in its order", hint=_HINT)
         before = Place(int(times[-1]), int(hashes[-1]))
-
-
-def runs_to_merge(sizes: Sequence[int], limits: RunLimits) -> int | None:
-    """From which run on, of runs from the oldest to the newest, all runs are merged into one; None if no runs are
-    merged. `sizes` are their rows.
-
-    All runs are merged when the others together are as large as the largest. Otherwise the newest runs are merged, when
-    there are enough of one size.
-    """
-    if len(sizes) < 2:
-        return None
-    if sum(sizes) >= 2 * max(sizes):
-        return 0
-    found, largest, count = None, -1, 0
-    for number in range(len(sizes) - 1, -1, -1):
-        size = _size_class(sizes[number], limits)
-        if size > largest:
-            largest, count = size, 0
-        count += size == largest
-        if count >= (limits.fanout if largest else limits.first_fanout):
-            found = number
-    return found
-
-
-def _size_class(rows: int, limits: RunLimits) -> int:
-    size, bound = 0, limits.run_rows * limits.first_fanout
-    while rows >= bound:
-        size, bound = size + 1, bound * limits.fanout
-    return size
-
-
-class Merge:
-    """Merges runs into one run, part by part. The runs stay in use meanwhile."""
-
-    def __init__(
-        self,
-        runs: Sequence[LiveSorted],
-        grouped: Grouped,
-        *,
-        keys: Sequence[str],
-        time: str,
-        place: RunPlace,
-        limits: RunLimits,
-    ) -> None:
-        self.inputs = {live.run.token: None for live in runs}
-        self.dropped: Place | None = None
-        """The rows of the state up to here were removed since the merge began."""
-        self._left: list[LiveSorted] = list(runs)
-        self._grouped = grouped
-        self._keys = keys
-        self._time = time
-        self._limits = limits
-        self._builder = place.build()
-
-    def work(self) -> SortedRun | None:
-        """Merge the next parts. Returns the run if the merge is done."""
-        rows = 0
-        while self._left and rows < self._limits.turn_rows:
-            rows += self._part()
-        if self._left:
-            return None
-        blocks, buffer = self._builder.end()
-        return SortedRun(blocks, self._time, buffer)
-
-    def _part(self) -> int:
-        end = next_place(self._left, Place(2**63 - 1, LAST_HASH), self._limits.part_blocks)
-        found = [batch for batches in heads(self._left, end) for batch in batches]
-        table = pa.Table.from_batches(found).drop_columns([KEY_HASH])
-        for block in in_blocks(self._grouped(table), self._keys, self._time, self._limits.block_rows):
-            self._builder.add(block)
-        kept = ((live, live.run.count(end)) for live in self._left)
-        self._left = [LiveSorted(live.run, first) for live, first in kept if first < live.run.rows]
-        return table.num_rows
-
-    def give_up(self) -> None:
-        """The run is not needed any more."""
-        self._builder.give_up()

@@ -12,6 +12,7 @@ does, and the watermark that the window hands on is behind as well.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -34,7 +35,7 @@ from penstock.runtime.task.operators.aggregation import (
     results,
 )
 from penstock.runtime.task.operators.base import Operator, OperatorContext, Output, SnapshotWork
-from penstock.runtime.task.operators.dense import int64_values
+from penstock.runtime.task.operators.dense import int64_values, ungrouped
 from penstock.runtime.task.operators.fired import Fired
 from penstock.runtime.task.operators.record_values import adds_by_row, record_values
 from penstock.runtime.task.operators.user_code import expression_error
@@ -48,6 +49,10 @@ RESULT_ROWS = 65_536
 _FIRST_TIME = -(2**63)
 _HELD_ROWS = 4_096
 """Partials are held back to be merged while they have fewer rows than this."""
+_WORTH_GROUPING = 0.9
+"""Records are grouped before the exchange if a smaller share of rows is left."""
+_UNGROUPED_BATCHES = 15
+"""So many batches are not grouped before it is tried again."""
 
 
 def settled_us(watermark_us: int, lateness_us: int) -> int:
@@ -66,6 +71,9 @@ class CombineOperator(Operator):
 
     def __init__(self, step: CombineStep) -> None:
         self._step = step
+        self._ungrouped = 0
+        """So many batches are not grouped, because most keys of the batch before were different: then to group records
+        costs much, and saves nothing."""
         self._calculations = of_records(step.aggregates)
         self._merging = of_partials(step.aggregates)
         self._held: list[pa.Table] = []
@@ -132,12 +140,22 @@ class CombineOperator(Operator):
         first, last = panes.assign(np.array([instants.min(), instants.max()])).tolist()
         if first == last and keys:
             # Most batches have only one pane.
-            partials = group(pa.table(columns), keys, self._calculations, window=panes)
+            partials = self._grouped(pa.table(columns), keys)
             filled: Any = pa.array(np.full(partials.num_rows, first)).view(time_type)
             return partials.append_column(WINDOW_START, filled)
         starts: Any = pa.array(panes.assign(instants)).view(time_type)
-        table = pa.table({**columns, WINDOW_START: starts})
-        return group(table, [*keys, WINDOW_START], self._calculations, window=panes)
+        return self._grouped(pa.table({**columns, WINDOW_START: starts}), [*keys, WINDOW_START])
+
+    def _grouped(self, records: pa.Table, keys: Sequence[str]) -> pa.Table:
+        if self._ungrouped:
+            self._ungrouped -= 1
+            partials = ungrouped(records, keys, self._calculations)
+            if partials is not None:
+                return partials
+        partials = group(records, keys, self._calculations, window=self._panes)
+        if records.num_rows >= _HELD_ROWS and partials.num_rows > _WORTH_GROUPING * records.num_rows:
+            self._ungrouped = _UNGROUPED_BATCHES
+        return partials
 
     @cached_property
     def _panes(self) -> TumblingWindow:
