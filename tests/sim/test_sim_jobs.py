@@ -205,6 +205,7 @@ EXCHANGES = {
     Shape.ASKS: ["hash"],
     Shape.ASKS_WINDOW: ["hash", "hash"],
     Shape.RUNNING: ["hash", "hash"],
+    Shape.CHOOSES: ["hash"],
     Shape.JOIN: ["hash", "hash"],
     Shape.CHANGES: ["hash", "hash", "hash", "hash", "hash"],
     Shape.TABLE: [],

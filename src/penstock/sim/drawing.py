@@ -33,6 +33,7 @@ DRAWN_LATER = (
     Shape.JOIN,
     Shape.CHANGES,
     Shape.RUNNING,
+    Shape.CHOOSES,
     Shape.TABLE,
 )
 """The shapes that take the place of another shape when everything else has been drawn."""

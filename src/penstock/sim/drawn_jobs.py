@@ -42,6 +42,7 @@ VERTICES = {
     Shape.JOIN: 2,
     Shape.CHANGES: 4,
     Shape.RUNNING: 3,
+    Shape.CHOOSES: 4,
 }
 """The number of vertices, with one source, of the shapes that have more than two vertices."""
 

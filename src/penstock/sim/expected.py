@@ -16,6 +16,7 @@ from penstock.sim.changing_joins import expected_changes
 from penstock.sim.jobs import Row, Shape, Workload, decode_positions, rows_of, source_of
 from penstock.sim.joining import expected_join, expected_table_join, table_join_kind
 from penstock.sim.on_driver import unfound_splits
+from penstock.sim.ranking import expected_choice
 from penstock.sim.running import expected_units
 from penstock.sim.shapes import BUCKETS, SECOND_SINK, SINK
 from penstock.sim.window_kinds import WindowKind, expected_windows
@@ -73,6 +74,8 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
             rows = Counter(_doubled(record) for record in records)
         case Shape.RUNNING:
             rows = expected_units(records)
+        case Shape.CHOOSES:
+            rows = expected_choice(workload.choice, records)
         case _:
             rows = Counter()
             for record in records:
@@ -109,7 +112,7 @@ def next_stage(stages: Sequence[Stage], stage: Stage) -> tuple[Stage, ...]:
     return tuple(kept) if kept and kept[-1].parallelism == stage.parallelism else (*kept, stage)
 
 
-_OF_ALL = (Shape.LIMIT, Shape.DISTINCT, Shape.JOIN, Shape.CHANGES, Shape.RUNNING)
+_OF_ALL = (Shape.LIMIT, Shape.DISTINCT, Shape.JOIN, Shape.CHANGES, Shape.RUNNING, Shape.CHOOSES)
 """The shapes whose rows follow from all records together."""
 
 

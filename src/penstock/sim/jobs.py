@@ -110,6 +110,8 @@ class Shape(Enum):
     """Two joins without a limit of time, in a row."""
     RUNNING = "running"
     """A running aggregate over a running aggregate."""
+    CHOOSES = "chooses"
+    """A step that chooses records: duplicates within a time, or the first records of each key."""
 
     TABLE = "table"
     """A join of a source with a table."""
@@ -132,6 +134,19 @@ class Shape(Enum):
         if self in (Shape.UNION, Shape.UNION_WINDOW):
             return 3
         return 2 if self in (*PAIRS, *PIPELINES, Shape.WAITS, Shape.JOIN, Shape.CHANGES) else 1
+
+
+class Choice(Enum):
+    """Which records the step of the shape `CHOOSES` chooses."""
+
+    FIRST = "first"
+    """The first of the records of a key that are close to each other."""
+    LAST = "last"
+    """The last of these records, as a changelog."""
+    TOP = "top"
+    """The records of each key with the greatest values."""
+    TOP_OF_COUNTS = "top-of-counts"
+    """The keys of each bucket with the most records: first records of a changelog."""
 
 
 PLACED = (Shape.GLOBAL, Shape.FEWER, Shape.CHOSEN, Shape.LIMIT, Shape.DISTINCT)
@@ -224,6 +239,8 @@ class Workload:
     """When the windows of the shapes `WINDOW` and `UNION_WINDOW` show results that may still change; None: never."""
     joining: Joining = field(default_factory=Joining)
     """How the two sources are joined, in the shapes `JOIN` and `CHANGES`."""
+    choice: Choice = Choice.FIRST
+    """Which records the job chooses, in the shape `CHOOSES`."""
     induces: bool = False
     """Whether marks in the data say where checkpoints begin."""
     align: Alignment | None = None

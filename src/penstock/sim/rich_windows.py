@@ -16,12 +16,14 @@ import pyarrow as pa
 
 from penstock.api.aggregate_functions import AggregateFunction
 from penstock.api.aggregate_kinds.description import CUSTOM, OBJECT, Condition
+from penstock.api.aggregate_kinds.top_rows import OrderColumn, top_rows
 from penstock.api.steps import Aggregate
 from penstock.sim.jobs import SCHEMA
 
 WRONG = -1
 """Stands for the number of records of a window of which an aggregate is wrong."""
 _BEST = 3
+_FIRSTS = 2
 _IS_ODD = Condition("value % 2 = 1", pl.col("value") % 2 == 1)
 
 
@@ -61,6 +63,7 @@ AGGREGATES = (
     Aggregate(name="odd_set", kind="collect_set", column="value", where=_IS_ODD),
     Aggregate(name="best", kind="top_n", column="value", parameters=(_BEST,)),
     Aggregate(name="total", kind=CUSTOM, column=None, parameters=("Total", OBJECT, "value"), function=Total("value")),
+    top_rows("firsts", _FIRSTS, (OrderColumn("value", descending=True),), ("seq", "value", "ts")),
     Aggregate(name="middle", kind="quantile", column="value", parameters=(0.5,)),
 )
 
@@ -91,4 +94,5 @@ def _is_right(row: dict[str, Any]) -> bool:
     }
     spread = math.isclose(row["spread"], statistics.pvariance(values), rel_tol=1e-9, abs_tol=1e-9)
     odd_set = sorted(row["odd_set"]) == sorted(set(odd))
-    return spread and odd_set and all(row[name] == value for name, value in expected.items())
+    firsts = [each["value"] for each in row["firsts"]] == sorted(values, reverse=True)[:_FIRSTS]
+    return spread and odd_set and firsts and all(row[name] == value for name, value in expected.items())

@@ -51,14 +51,14 @@ def _steps(
 COMBINE_COUNTS, COUNTS = _steps(("key",), _COUNTS, SCHEMA, retracts=False)
 """How many records each key has."""
 
-_BUCKETED = pa.schema([*list(COUNTS.schema)[:-1], pa.field("bucket", SCHEMA.field("key").type)])
-BUCKET = SelectStep(columns=((pl.col("key") % BUCKETS).alias("bucket"),), keep=True, schema=with_row_kind(_BUCKETED))
+BUCKETED = pa.schema([*list(COUNTS.schema)[:-1], pa.field("bucket", SCHEMA.field("key").type)])
+BUCKET = SelectStep(columns=((pl.col("key") % BUCKETS).alias("bucket"),), keep=True, schema=with_row_kind(BUCKETED))
 """Puts keys into buckets."""
 
-COMBINE_TOTALS, TOTALS = _steps(("bucket",), _TOTALS, _BUCKETED, retracts=True)
+COMBINE_TOTALS, TOTALS = _steps(("bucket",), _TOTALS, BUCKETED, retracts=True)
 """How many records the keys of each bucket have together."""
 
-BUCKET_KEY = pa.schema([_BUCKETED.field("bucket")])
+BUCKET_KEY = pa.schema([BUCKETED.field("bucket")])
 
 
 class Rises(KeyedFunction):

@@ -36,6 +36,7 @@
     CHANGES         source ═key═► join ═key═► join-2 → without-nulls → sink
                     source-2 → combine ═key═► running ═key═► join, join-2
     RUNNING         source → combine ═key═► running → bucket → combine-2 ═bucket═► running-2 → rises → sink
+    CHOOSES         source → watermark ═key═► deduplicate → sink, or a changelog as in RUNNING in place of running
     TABLE           source → same-1 ═in some way═► join → without-nulls → sink
 
 The windows of `WINDOW` and `UNION_WINDOW` are of any kind (`window_kinds`), by key or over all records.
@@ -88,9 +89,10 @@ from penstock.sim.asking import Service
 from penstock.sim.changing_joins import COMBINE, COUNTS, ChangesWithoutNulls, first_join, second_join
 from penstock.sim.connected import Guarded
 from penstock.sim.external import system_of
-from penstock.sim.jobs import APART, SCHEMA, Shape, Workload
+from penstock.sim.jobs import APART, SCHEMA, Choice, Shape, Workload
 from penstock.sim.joining import WithoutNulls, join_step, shown_columns, table_join_kind, table_step
 from penstock.sim.on_driver import make_source
+from penstock.sim.ranking import deduplicating, measured, top_steps
 from penstock.sim.sides import ODD, SortOut, Units, late_unit
 from penstock.sim.timers import WindowsByTimers, copies
 from penstock.sim.window_kinds import WindowKind, window_of
@@ -262,8 +264,8 @@ class _Builder:
                 self._table(self._source())
             case Shape.JOIN:
                 self._join(*self._sources())
-            case Shape.CHANGES | Shape.RUNNING:
-                self._with_changes(self._workload.shape)
+            case Shape.CHANGES | Shape.RUNNING | Shape.CHOOSES as shape:
+                self._with_changes(shape)
             case _:
                 assert_never(self._workload.shape)
         return build_plan(tuple(self._nodes), parallelism=self._parallelism, max_parallelism=None)
@@ -354,10 +356,29 @@ class _Builder:
         else:
             self._windows(self._asks(self._watermark(self._source(), ""), factor=1))
 
-    def _running(self, source: int) -> None:
+    def _counted(self, source: int) -> int:
         combined = self._add("combine", running.COMBINE_COUNTS, (source, FORWARD))
         counted = self._add("running", running.COUNTS, (combined, HASH))
-        bucketed = self._add("bucket", running.BUCKET, (counted, FORWARD))
+        return self._add("bucket", running.BUCKET, (counted, FORWARD))
+
+    def _choosing(self, timed: int) -> None:
+        choice = self._workload.choice
+        if choice is Choice.FIRST:
+            self._write(self._slowed(self._add("deduplicate", deduplicating(choice), (timed, HASH)), SCHEMA))
+            return
+        if choice is Choice.LAST:
+            chosen = self._add("deduplicate", deduplicating(choice), (timed, HASH))
+        else:
+            of_counts = choice is Choice.TOP_OF_COUNTS
+            combine, top = top_steps(choice)
+            combined = self._add("combine-top", combine, (self._counted(timed) if of_counts else timed, FORWARD))
+            chosen = self._add("top", top, (combined, HASH), keys=top.keys)
+            if of_counts:
+                self._running(chosen)
+                return
+        self._running(self._add("measured", measured(choice), (chosen, FORWARD)))
+
+    def _running(self, bucketed: int) -> None:
         combined = self._add("combine-2", running.COMBINE_TOTALS, (bucketed, FORWARD))
         total = self._add("running-2", running.TOTALS, (combined, HASH), keys=("bucket",))
         rises = KeyedProcessStep(
@@ -436,8 +457,10 @@ class _Builder:
     def _with_changes(self, shape: Shape) -> None:
         if shape is Shape.CHANGES:
             self._changes(*self._sources())
+        elif shape is Shape.RUNNING:
+            self._running(self._counted(self._source()))
         else:
-            self._running(self._source())
+            self._choosing(self._watermark(self._source(), ""))
 
     def _changes(self, left: int, right: int) -> None:
         step = first_join(self._workload.joining.how)

@@ -25,7 +25,7 @@ from penstock.sim.faults import (
     draw_slot_crashes,
     draw_task_errors,
 )
-from penstock.sim.jobs import APART, ASIDE, PAIRS, PLACED, TICK_US, Shape, Workload
+from penstock.sim.jobs import APART, ASIDE, PAIRS, PLACED, TICK_US, Choice, Shape, Workload
 from penstock.sim.joining import draw_joining
 from penstock.sim.kept_runs import draw_runs
 from penstock.sim.marking_hook import draw_hook
@@ -96,7 +96,10 @@ def _with_other_steps(random: Random, drawn: Scenario) -> Scenario:
     takes = drawn.workload.shape in (Shape.KEYED, Shape.RUNNING)
     drawn = _with_a_table(random, drawn) if takes and random.random() < 0.2 else drawn
     takes = drawn.workload.shape in (Shape.WINDOW, Shape.UNION_WINDOW)
-    return _with_untimed_windows(random, drawn) if takes and random.random() < 0.3 else drawn
+    drawn = _with_untimed_windows(random, drawn) if takes and random.random() < 0.3 else drawn
+    # Records of a key that several splits have come in no order, and then no record is the first.
+    takes = drawn.workload.shape is Shape.RUNNING and not drawn.workload.shares_keys
+    return _choosing(random, drawn) if takes and random.random() < 0.5 else drawn
 
 
 def _aggregating(random: Random, drawn: Scenario) -> Scenario:
@@ -107,6 +110,12 @@ def _aggregating(random: Random, drawn: Scenario) -> Scenario:
     if not single or shape.has_windows or not _is_exactly_once(drawn) or random.random() < 0.4:
         return drawn
     workload = replace(drawn.workload, shape=Shape.RUNNING, shares_files=random.random() < 0.5)
+    return _with_workload(drawn, workload)
+
+
+def _choosing(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with a step that chooses records, in the place of a running aggregate."""
+    workload = replace(drawn.workload, shape=Shape.CHOOSES, choice=random.choice(tuple(Choice)))
     return _with_workload(drawn, workload)
 
 
