@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from planted_bugs import found, worlds
+from planted_bugs import first_found, found, shows, worlds
 
 from penstock.core.ids import TaskId
 from penstock.core.job import attempt_tasks
@@ -157,7 +157,7 @@ def test_batches_of_a_region_that_was_restarted_are_found_if_they_are_let_in(
     assert found(hasty) == []
     # The tasks of the other pipeline have the epoch of the link.
     monkeypatch.setattr(Attempts, "of_channel", lambda self, key: min(self._tasks.values()))
-    assert found(hasty)
+    assert first_found(hasty)
 
 
 @pytest.mark.slow
@@ -169,7 +169,7 @@ def test_a_region_that_is_too_small_is_found(make: Any, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(starting, "regions_of", alone)
     monkeypatch.setattr(slot_tasks, "regions_of", alone)
-    assert found(apart(make, Shape.SLICES, faults=ERRORS[:1])) != []
+    assert first_found(apart(make, Shape.SLICES, faults=ERRORS[:1])) != []
 
 
 def test_a_region_that_begins_from_nothing_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
@@ -180,7 +180,7 @@ def test_a_region_that_begins_from_nothing_is_found(make: Any, monkeypatch: pyte
             yield told, message if effect.tasks is None else _without_state(message)
 
     monkeypatch.setattr(deployment, "deployments", forgetful)
-    assert Rule.EXACTLY_ONCE in found(apart(make, Shape.SLICES))
+    assert shows(Rule.EXACTLY_ONCE, apart(make, Shape.SLICES))
 
 
 def _without_state(message: Any) -> Any:
@@ -196,7 +196,7 @@ def test_a_coordinator_that_does_not_hear_of_the_restart_is_found(make: Any, mon
             honest(decisions, event)
 
     monkeypatch.setattr(Decisions, "feed_coordinator", deaf)
-    assert found(apart(make, Shape.SLICES)) != []
+    assert first_found(apart(make, Shape.SLICES)) != []
 
 
 def lost_with(monkeypatch: pytest.MonkeyPatch, make: Any, chosen: Any, *, shape: Shape, slots: int) -> list[Rule]:
@@ -233,7 +233,7 @@ def test_a_slot_that_expects_to_hear_of_those_that_nothing_joins_to_it_is_found(
 
     monkeypatch.setattr(Plan, "neighbours_of_slot", all_others)
     crash = SlotCrash(at_ms=400, slot=1, notice=Notice.TOLD)
-    assert Rule.LINKS in found(lasting(make, Shape.SLICES, crash))
+    assert shows(Rule.LINKS, lasting(make, Shape.SLICES, crash))
 
 
 def test_a_slot_that_is_not_told_that_another_is_lost_and_misses_it_is_found(
@@ -247,4 +247,4 @@ def test_a_slot_that_is_not_told_that_another_is_lost_and_misses_it_is_found(
     monkeypatch.setattr(Repair, "begins", silent)
     start_us = (1_200 * SILENCE_MS, 1_300 * SILENCE_MS)
     crash = SlotCrash(at_ms=start_us[1] // 1_000 + 800, slot=1, notice=Notice.TOLD)
-    assert Rule.LINKS in found([replace(world, start_us=start_us) for world in lasting(make, Shape.MIXED, crash)])
+    assert shows(Rule.LINKS, [replace(world, start_us=start_us) for world in lasting(make, Shape.MIXED, crash)])
