@@ -80,7 +80,7 @@ bench: compiled java
 
 # What takes longest comes first.
 check: compiled
-	@$(TOGETHER) check-jobs check-units check-worlds check-core check-types check-seeds static
+	@$(TOGETHER) check-worlds check-jobs check-units check-seeds check-core check-types static
 
 # The checks run one after the other beside the tests, many of which wait for Spark. Tests take longer than the checks, so
 # that their closing line comes last.

@@ -97,6 +97,7 @@ def test_rows_that_are_taken_back_and_stay_are_found(make: Any, monkeypatch: pyt
     assert shows(Rule.EXACTLY_ONCE, joins(make, JoinKind.LEFT))
 
 
+@pytest.mark.slow
 def test_pending_changes_that_are_not_saved_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     honest = RegularJoinOperator.snapshot
 

@@ -141,11 +141,13 @@ def test_what_a_savepoint_promises_is_shown_by_the_job_that_goes_on_from_it(
     assert found(saving(make, lose_a_slot=lose_a_slot, on_driver=on_driver)) == []
 
 
+@pytest.mark.slow
 def test_sinks_that_are_cleaned_at_the_end_of_the_first_job_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(SavedResults, "may_be_needed", False)
     assert set(first_found(saving(make, lose_a_slot=False))) & {Rule.FENCING, Rule.LIVENESS}
 
 
+@pytest.mark.slow
 def test_a_committer_that_lets_go_of_what_savepoints_promise_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(DriverCommits, "saved_with", lambda self, checkpoint, parts: None)
     assert first_found(saving(make, lose_a_slot=False, on_driver=True)) != []

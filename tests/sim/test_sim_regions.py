@@ -111,6 +111,7 @@ def test_a_job_of_which_every_slot_has_a_part_of_all_regions_restarts_as_a_whole
     assert [(result.violations, result.attempts, result.repairs) for result in results] == [((), 2, 0)] * 2
 
 
+@pytest.mark.slow
 def test_a_slot_that_dies_while_another_is_replaced_restarts_everything(make: Any):
     crashes = tuple(SlotCrash(at_ms=at_ms, slot=slot, notice=Notice.TOLD) for at_ms, slot in ((1_500, 1), (1_510, 0)))
     worlds = [make.workload(world, pause_ms=60) for world in apart(make, Shape.SLICES, 4, faults=crashes)]
@@ -216,6 +217,7 @@ def test_tasks_that_are_restarted_with_a_lost_slot_though_nothing_joins_them_are
     assert lost_with(monkeypatch, make, too_many, shape=Shape.SLICES, slots=3) == [Rule.REGIONS]
 
 
+@pytest.mark.slow
 def test_tasks_of_a_lost_slot_that_are_restarted_without_those_that_are_joined_to_them_are_found(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ):
