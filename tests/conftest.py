@@ -33,7 +33,8 @@ one."""
 # A property says what holds, not how fast: machines that run several things at once must not fail it.
 hypothesis.settings.register_profile("penstock", deadline=None, print_blob=True)
 # For `make check`, which people run all the time; `make test` looks at more examples, and at all cases.
-hypothesis.settings.register_profile("quick", deadline=None, print_blob=True, max_examples=20)
+FEW_EXAMPLES = 20
+hypothesis.settings.register_profile("quick", deadline=None, print_blob=True, max_examples=FEW_EXAMPLES)
 EXAMPLES = os.environ.get("PENSTOCK_EXAMPLES", "penstock")
 hypothesis.settings.load_profile(EXAMPLES)
 
@@ -222,9 +223,8 @@ def _try_few_examples(test: Any) -> None:
     """A property that asks for many examples by itself tries as few as the others: its own number goes before that of
     the profile."""
     own = getattr(test, "_hypothesis_internal_use_settings", None)
-    most = hypothesis.settings.default.max_examples
-    if own is not None and own.max_examples > most:
-        test._hypothesis_internal_use_settings = hypothesis.settings(own, max_examples=most)
+    if own is not None and own.max_examples > FEW_EXAMPLES:
+        test._hypothesis_internal_use_settings = hypothesis.settings(own, max_examples=FEW_EXAMPLES)
 
 
 def _a_few_cases(items: list[pytest.Item]) -> set[pytest.Item]:
