@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .SUFFIXES:
-.PHONY: help compiled java-classes demo bench check test docs site surface format clean static python java run-tests \
+.PHONY: help compiled java-classes translated demo bench check test docs site surface format clean static python java run-tests \
 	check-format check-lint check-imports check-types check-spelling check-dependencies check-units check-jobs check-worlds check-core check-seeds
 
 help:
@@ -68,6 +68,10 @@ compiled: $(STAMP)
 java-classes: $(STAMP) java
 	@$(BIN)/python tests/support/short_lived_jvms.py
 
+# pytest translates the tests too. Where nothing is kept yet, every process that runs tests would translate all of them.
+translated: $(STAMP)
+	@ls tests/__pycache__/conftest.*pytest* >/dev/null 2>&1 || $(BIN)/pytest --collect-only -qq >/dev/null 2>&1 || true
+
 demo: compiled java
 	@$(BIN)/penstock demo $(ARGS)
 
@@ -76,11 +80,12 @@ bench: compiled java
 
 # What takes longest comes first.
 check: compiled
-	@$(TOGETHER) check-jobs check-units check-worlds check-core check-types check-seeds static
+	@$(TOGETHER) check-worlds check-jobs check-units check-seeds check-core check-types static
 
 # The checks run one after the other beside the tests, many of which wait for Spark. Tests take longer than the checks, so
 # that their closing line comes last.
-test: compiled java-classes
+test: compiled
+	@$(MAKE) -j2 java-classes translated
 	@$(MAKE) -k -j2 SEEDS=1000 run-tests check-types static check-seeds
 
 # The tests of one file in one process.

@@ -33,7 +33,8 @@ one."""
 # A property says what holds, not how fast: machines that run several things at once must not fail it.
 hypothesis.settings.register_profile("penstock", deadline=None, print_blob=True)
 # For `make check`, which people run all the time; `make test` looks at more examples, and at all cases.
-hypothesis.settings.register_profile("quick", deadline=None, print_blob=True, max_examples=20)
+FEW_EXAMPLES = 20
+hypothesis.settings.register_profile("quick", deadline=None, print_blob=True, max_examples=FEW_EXAMPLES)
 EXAMPLES = os.environ.get("PENSTOCK_EXAMPLES", "penstock")
 hypothesis.settings.load_profile(EXAMPLES)
 
@@ -197,17 +198,33 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Whatever uses the `spark` fixture, or `zookeeper`, is slow, said or not. Files with slow tests come first: with
-    several processes none of them is left alone with a long file in the end."""
+    """Whatever uses the `spark` fixture, or `zookeeper`, is slow, said or not.
+
+    Files with tests that wait for Spark come first: the checks that `make test` runs beside the tests have the cores
+    while the tests wait. Other files with slow tests follow. Short files come last: of several processes none is left
+    alone with a long file in the end.
+    """
     for item in items:
         if {"spark", "zookeeper"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
-    items.sort(key=lambda item: item.path not in slow)
+    waits = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
+    waits |= {path for path in slow if path.parent == TESTS / "spark"}
+    items.sort(key=lambda item: (item.path not in waits, item.path not in slow))
     if EXAMPLES == "quick":
+        for item in items:
+            _try_few_examples(getattr(item, "obj", None))
         kept = _a_few_cases(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
+
+
+def _try_few_examples(test: Any) -> None:
+    """A property that asks for many examples by itself tries as few as the others: its own number goes before that of
+    the profile."""
+    own = getattr(test, "_hypothesis_internal_use_settings", None)
+    if own is not None and own.max_examples > FEW_EXAMPLES:
+        test._hypothesis_internal_use_settings = hypothesis.settings(own, max_examples=FEW_EXAMPLES)
 
 
 def _a_few_cases(items: list[pytest.Item]) -> set[pytest.Item]:

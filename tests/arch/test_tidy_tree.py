@@ -130,7 +130,7 @@ def test_no_file_names_a_package_host(breaking):
 def test_no_private_function_is_dead(breaking, package_modules):
     used: Counter[str] = Counter()
     for module in package_modules:
-        used += names_used(module.tree)
+        used.update(names_used(module.tree))
     assert breaking("package_module", lambda file: dead_private_definitions(file.tree, used)) == {}
 
 

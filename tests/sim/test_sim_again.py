@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from planted_bugs import found
+from planted_bugs import found, shows
 
 from penstock.core.coordinator.archive import Archive
 from penstock.core.job.events import JobState
@@ -95,13 +95,13 @@ def test_results_that_only_the_restore_can_commit_are_missed(make: Any, monkeypa
 
 def test_data_in_flight_that_is_not_dealt_out_is_missed(make: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ChannelReader, "read_dealt", lambda self, task, dealt: {})
-    assert Rule.EXACTLY_ONCE in found(going_on(make, 3, end=Wish.CANCEL))
+    assert shows(Rule.EXACTLY_ONCE, going_on(make, 3, end=Wish.CANCEL))
 
 
 def test_a_restore_that_forgets_which_windows_were_shown_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     """Whatever was shown is state: without it the rows of windows that are open are gone, too."""
     monkeypatch.setattr(WindowState, "load", lambda state, take_rows: [])
-    assert Rule.EXACTLY_ONCE in found(going_on(make, 1, end=Wish.STOP, shape=Shape.WINDOW))
+    assert shows(Rule.EXACTLY_ONCE, going_on(make, 1, end=Wish.STOP, shape=Shape.WINDOW))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from planted_bugs import first_found, found, worlds
+from planted_bugs import first_found, found, shows, worlds
 
 from penstock.core.alignment import groups
 from penstock.core.alignment.reader import ReaderAlignment
@@ -112,7 +112,7 @@ def test_a_source_that_is_never_held_is_found(make: Any, monkeypatch: pytest.Mon
 
 def test_a_group_as_far_as_its_furthest_reader_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(groups, "min", max, raising=False)
-    assert Rule.DRIFT in found(aligned(make, Shape.UNION_WINDOW))
+    assert shows(Rule.DRIFT, aligned(make, Shape.UNION_WINDOW))
 
 
 def test_a_reader_that_does_not_hold_its_splits_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):

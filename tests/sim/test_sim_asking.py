@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from planted_bugs import found, worlds
+from planted_bugs import found, shows, worlds
 
 from penstock.core.recovery.metadata import Claim
 from penstock.core.task.requests import Requests
@@ -104,7 +104,7 @@ def test_results_that_leave_and_stay_in_the_snapshot_come_out_twice(make: Any, m
     honest = Requests.unfinished
     monkeypatch.setattr(Requests, "unfinished", lambda self: [min([*honest(self), self._unasked]), *honest(self)])
     monkeypatch.setattr(async_map.AskedRows, "finished", lambda self, numbers: None)
-    assert Rule.EXACTLY_ONCE in found(asking(make, Shape.ASKS, Asks()))
+    assert shows(Rule.EXACTLY_ONCE, asking(make, Shape.ASKS, Asks()))
 
 
 def test_a_watermark_that_overtakes_requests_makes_their_results_late(make: Any, monkeypatch: pytest.MonkeyPatch):

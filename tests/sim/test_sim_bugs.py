@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from planted_bugs import found, worlds
+from planted_bugs import found, shows, worlds
 
 from penstock.api.connector import SinkWriter, WriterContext
 from penstock.core.coordinator.effects import StorePointer
@@ -242,7 +242,7 @@ def test_a_completion_that_is_announced_before_its_pointer_is_durable_is_found(
         feed(PointerStored(checkpoint=effect.completed.checkpoint))
 
     monkeypatch.setattr(CheckpointEffects, "_store_pointer", hasty)
-    assert Rule.EARLY_COMMIT in found(worlds(make, 2))
+    assert shows(Rule.EARLY_COMMIT, worlds(make, 2))
 
 
 class RevivingSink(SimSink):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from planted_bugs import found, worlds
+from planted_bugs import shows, worlds
 
 from penstock.api.join_steps import JoinKind
 from penstock.core.recovery.metadata import Claim
@@ -89,14 +89,15 @@ def test_counts_that_are_not_saved_are_found(make: Any, monkeypatch: pytest.Monk
         honest(runs, rows, times, hashes, None if marks is None else marks * 0)
 
     monkeypatch.setattr(JoinRuns, "append", append)
-    assert Rule.EXACTLY_ONCE in found(joins(make, JoinKind.FULL))
+    assert shows(Rule.EXACTLY_ONCE, joins(make, JoinKind.FULL))
 
 
 def test_rows_that_are_taken_back_and_stay_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(regular_join, "_there", lambda run, of_part, of_run: (of_part, of_run))
-    assert Rule.EXACTLY_ONCE in found(joins(make, JoinKind.LEFT))
+    assert shows(Rule.EXACTLY_ONCE, joins(make, JoinKind.LEFT))
 
 
+@pytest.mark.slow
 def test_pending_changes_that_are_not_saved_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     honest = RegularJoinOperator.snapshot
 
@@ -111,7 +112,7 @@ def test_pending_changes_that_are_not_saved_are_found(make: Any, monkeypatch: py
     # A slow step behind the join: barriers come while results are handed on.
     crashes = tuple(CrashAfterCheckpoint(at_ms=ms, slot=1, delay_ms=5, notice=Notice.TOLD) for ms in (50, 150, 250))
     given = joins(make, JoinKind.FULL, 8, unaligned=True, faults=crashes, slice_rows=1)
-    assert Rule.EXACTLY_ONCE in found([make.workload(world, slow_us=5_000) for world in given])
+    assert shows(Rule.EXACTLY_ONCE, [make.workload(world, slow_us=5_000) for world in given])
 
 
 def test_marks_that_a_snapshot_sees_change_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
@@ -121,7 +122,7 @@ def test_marks_that_a_snapshot_sees_change_are_found(make: Any, monkeypatch: pyt
 
     monkeypatch.setattr(Run, "mark", mark)
     crashes = tuple(CrashAfterCheckpoint(at_ms=ms, slot=1, delay_ms=5, notice=Notice.TOLD) for ms in (50, 150, 250))
-    assert Rule.EXACTLY_ONCE in found(joins(make, JoinKind.LEFT, 12, faults=crashes, work_us=(500, 30_000)))
+    assert shows(Rule.EXACTLY_ONCE, joins(make, JoinKind.LEFT, 12, faults=crashes, work_us=(500, 30_000)))
 
 
 def test_rows_that_are_not_shown_again_when_their_last_match_has_gone_are_found(
@@ -133,4 +134,4 @@ def test_rows_that_are_not_shown_again_when_their_last_match_has_gone_are_found(
         "_is_shown",
         lambda operator, counts, side: honest(operator, np.abs(counts), side) & (counts >= 0) & (counts != 1),
     )
-    assert Rule.EXACTLY_ONCE in found(joins(make, JoinKind.SEMI))
+    assert shows(Rule.EXACTLY_ONCE, joins(make, JoinKind.SEMI))

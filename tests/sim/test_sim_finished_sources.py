@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from planted_bugs import found
+from planted_bugs import found, shows
 
 from penstock.core.coordinator.tasks import TaskBoard
 from penstock.runtime.task.outputs import TaskOutputs
@@ -45,7 +45,7 @@ def test_checkpoints_that_wait_for_a_finished_source_behind_back_pressure_are_fo
     honest = TaskBoard.is_any_leaving.fget
     assert honest is not None
     monkeypatch.setattr(TaskBoard, "is_any_leaving", property(lambda board: honest(board) or bool(board._settled)))
-    assert Rule.NO_STARVATION in found([pressed(make, number, **UNALIGNED) for number in range(3)])
+    assert shows(Rule.NO_STARVATION, [pressed(make, number, **UNALIGNED) for number in range(3)])
 
 
 @pytest.mark.parametrize("wish", [Wish.CHECKPOINT, Wish.SAVEPOINT, Wish.STOP, Wish.DRAIN])

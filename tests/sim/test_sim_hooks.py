@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from planted_bugs import first_found, found
+from planted_bugs import first_found, found, shows
 
 from penstock.core.ids import CheckpointId
 from penstock.core.recovery.hook_states import HookRestores
@@ -87,7 +87,7 @@ def test_tasks_that_begin_before_the_hook_is_back_are_found(make: Any, monkeypat
     monkeypatch.setattr(
         "penstock.runtime.master.hook_calls.MasterHooks._submit", lambda self, name, work, done, **_: done_first(done)
     )
-    assert Rule.HOOKS in found(hooked_worlds(make, 4))
+    assert shows(Rule.HOOKS, hooked_worlds(make, 4))
 
 
 def done_first(done: Any) -> None:
@@ -103,7 +103,7 @@ def test_a_source_that_waits_at_marks_of_earlier_attempts_is_found(make: Any, mo
     asked = tuple(UserRequest(at_ms=at_ms, wish=Wish.CHECKPOINT, moment=Moment.THEN) for at_ms in (60, 100))
     worlds = [replace(world, requests=asked) for world in hooked_worlds(make)]
     worlds = [replace(world, settings=replace(world.settings, checkpoint=plain)) for world in worlds]
-    assert Rule.LIVENESS in found(worlds)
+    assert shows(Rule.LIVENESS, worlds)
 
 
 # --- savepoints that a job goes on from ------------------------------------------------------------------------------
@@ -141,11 +141,13 @@ def test_what_a_savepoint_promises_is_shown_by_the_job_that_goes_on_from_it(
     assert found(saving(make, lose_a_slot=lose_a_slot, on_driver=on_driver)) == []
 
 
+@pytest.mark.slow
 def test_sinks_that_are_cleaned_at_the_end_of_the_first_job_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(SavedResults, "may_be_needed", False)
     assert set(first_found(saving(make, lose_a_slot=False))) & {Rule.FENCING, Rule.LIVENESS}
 
 
+@pytest.mark.slow
 def test_a_committer_that_lets_go_of_what_savepoints_promise_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(DriverCommits, "saved_with", lambda self, checkpoint, parts: None)
     assert first_found(saving(make, lose_a_slot=False, on_driver=True)) != []

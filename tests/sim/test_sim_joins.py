@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from planted_bugs import found, worlds
+from planted_bugs import found, shows, worlds
 
 from penstock.api.join_steps import Interval, JoinKind, Reach, SameWindow
 from penstock.api.windows import TumblingWindow
@@ -113,7 +113,7 @@ def test_a_few_of_all_worlds_have_joins_of_every_kind():
 def test_records_that_do_not_wait_for_versions_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     honest = JoinRuns.due
     monkeypatch.setattr(JoinRuns, "due", lambda runs, run, time_us: honest(runs, run, time_us + 20 * TICK_US))
-    assert Rule.EXACTLY_ONCE in found(versions(make))
+    assert shows(Rule.EXACTLY_ONCE, versions(make))
 
 
 def test_versions_that_are_forgotten_too_early_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
@@ -121,7 +121,7 @@ def test_versions_that_are_forgotten_too_early_are_found(make: Any, monkeypatch:
     assert found(versions(make)) == []
     honest = VersionRuns.forget
     monkeypatch.setattr(VersionRuns, "forget", lambda runs, time_us: honest(runs, time_us + 20 * TICK_US))
-    assert Rule.EXACTLY_ONCE in found(versions(make, 6))
+    assert shows(Rule.EXACTLY_ONCE, versions(make, 6))
 
 
 def test_rows_of_a_table_that_are_missing_in_a_subtask_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
@@ -132,7 +132,7 @@ def test_rows_of_a_table_that_are_missing_in_a_subtask_are_found(make: Any, monk
         return rows.slice(5) if context.task.subtask else rows
 
     monkeypatch.setattr(TableJoinOperator, "_wanted", wanted)
-    assert Rule.EXACTLY_ONCE in found(tables(make, JoinKind.LEFT))
+    assert shows(Rule.EXACTLY_ONCE, tables(make, JoinKind.LEFT))
 
 
 # --- planted bugs -----------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_pending_records_that_are_not_saved_are_found(make: Any, monkeypatch: py
         make.workload(world, keys=1, slow_us=5_000)
         for world in joins(make, JoinKind.INNER, 8, reach=wide, unaligned=True, faults=crashes, slice_rows=1)
     ]
-    assert Rule.EXACTLY_ONCE in found(given)
+    assert shows(Rule.EXACTLY_ONCE, given)
 
 
 def test_matches_that_are_not_saved_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
@@ -166,13 +166,13 @@ def test_matches_that_are_not_saved_are_found(make: Any, monkeypatch: pytest.Mon
         honest(runs, rows, times, hashes, None if marks is None else marks * 0)
 
     monkeypatch.setattr(JoinRuns, "append", append)
-    assert Rule.EXACTLY_ONCE in found(joins(make, JoinKind.LEFT))
+    assert shows(Rule.EXACTLY_ONCE, joins(make, JoinKind.LEFT))
 
 
 def test_records_that_are_dropped_too_early_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     honest = JoinRuns.drop
     monkeypatch.setattr(JoinRuns, "drop", lambda runs, time_us: honest(runs, time_us + 20 * TICK_US))
-    assert Rule.EXACTLY_ONCE in found(joins(make, JoinKind.INNER))
+    assert shows(Rule.EXACTLY_ONCE, joins(make, JoinKind.INNER))
 
 
 def test_marks_that_a_snapshot_sees_change_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
@@ -183,7 +183,7 @@ def test_marks_that_a_snapshot_sees_change_are_found(make: Any, monkeypatch: pyt
     monkeypatch.setattr(Run, "mark", mark)
     crashes = tuple(CrashAfterCheckpoint(at_ms=ms, slot=1, delay_ms=5, notice=Notice.TOLD) for ms in (50, 150, 250))
     given = joins(make, JoinKind.SEMI, 12, faults=crashes, work_us=(500, 30_000))
-    assert Rule.EXACTLY_ONCE in found(given)
+    assert shows(Rule.EXACTLY_ONCE, given)
 
 
 def test_pairs_of_a_part_of_the_hits_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
@@ -195,7 +195,7 @@ def test_pairs_of_a_part_of_the_hits_are_found(make: Any, monkeypatch: pytest.Mo
 def test_records_that_are_shown_without_a_match_too_early_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     honest = JoinRuns.due
     monkeypatch.setattr(JoinRuns, "due", lambda runs, run, time_us: honest(runs, run, time_us + 20 * TICK_US))
-    assert Rule.EXACTLY_ONCE in found(joins(make, JoinKind.ANTI))
+    assert shows(Rule.EXACTLY_ONCE, joins(make, JoinKind.ANTI))
 
 
 def test_records_that_are_late_for_no_reason_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
@@ -205,4 +205,4 @@ def test_records_that_are_late_for_no_reason_are_found(make: Any, monkeypatch: p
         return honest(fired, times - 3 * make.plain().workload.disorder_us, groups)
 
     monkeypatch.setattr(Fired, "late", late)
-    assert Rule.EXACTLY_ONCE in found(joins(make, JoinKind.FULL))
+    assert shows(Rule.EXACTLY_ONCE, joins(make, JoinKind.FULL))

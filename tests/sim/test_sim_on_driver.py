@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from planted_bugs import found
+from planted_bugs import found, shows
 
 from penstock.api.hold import Hold
 from penstock.core.coordinator.gateway import Gateways, SubtaskGateway
@@ -47,15 +47,20 @@ def drawn() -> tuple[Scenario, ...]:
     return tuple(scenario for scenario in scenarios if scenario.workload.on_driver is not None)
 
 
-def first_found() -> tuple[Rule, ...]:
-    """The rules that the first world finds broken in which one is."""
-    broken = (tuple(dict.fromkeys(v.rule for v in run_scenario(world).violations)) for world in drawn())
+def search(first: int | None) -> list[Scenario]:
+    """The drawn worlds. The world with the seed that is known to show a bug comes first, if there is such a world."""
+    return sorted(drawn(), key=lambda world: world.seed != first)
+
+
+def first_found(seed: int | None = None) -> tuple[Rule, ...]:
+    """The rules that the first world finds broken in which one is. The search begins at the world with this seed."""
+    broken = (tuple(dict.fromkeys(v.rule for v in run_scenario(world).violations)) for world in search(seed))
     return next((rules for rules in broken if rules), ())
 
 
-def is_found(rule: Rule) -> bool:
-    """Whether some world finds this rule broken."""
-    return any(violation.rule is rule for world in drawn() for violation in run_scenario(world).violations)
+def is_found(rule: Rule, seed: int | None = None) -> bool:
+    """Whether some world finds this rule broken. The search begins at the world with this seed."""
+    return shows(rule, search(seed))
 
 
 # --- worlds -----------------------------------------------------------------------
@@ -139,7 +144,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 @pytest.mark.slow
 def test_events_that_are_not_held_back_are_found(plant: Any):
     plant(SubtaskGateway, "close", lambda gateway, checkpoint: None)
-    assert Rule.SPLITS in first_found()
+    assert Rule.SPLITS in first_found(seed=90)
 
 
 @pytest.mark.slow
@@ -154,13 +159,13 @@ def test_a_snapshot_that_is_taken_when_the_tasks_have_taken_theirs_is_found(plan
         honest(effects, msgspec.structs.replace(effect, metadata=metadata))
 
     plant(CheckpointEffects, "_write_metadata", late)
-    assert is_found(Rule.SPLITS)
+    assert is_found(Rule.SPLITS, seed=64)
 
 
 @pytest.mark.slow
 def test_a_snapshot_that_does_not_wait_for_events_on_their_way_is_found(plant: Any):
     plant(Gateways, "on_the_way", lambda gateways, operator: set())
-    assert Rule.SPLITS in first_found()
+    assert Rule.SPLITS in first_found(seed=129)
 
 
 def test_splits_that_are_not_given_back_after_a_failure_are_found(plant: Any):
@@ -195,7 +200,7 @@ def test_the_state_of_a_checkpoint_that_was_aborted_is_found_if_it_is_restored(p
 def test_what_was_found_for_an_attempt_that_is_over_is_found_if_it_is_given_out(plant: Any):
     """1. The enumerator is asked. 2. The attempt fails, the next begins and asks again. 3. Both answers are taken."""
     plant(SplitAssigner, "_attempt", property(lambda part: 0, lambda part, number: None), raising=False)
-    assert set(first_found()) & {Rule.SPLITS, Rule.FENCING}
+    assert set(first_found(seed=69)) & {Rule.SPLITS, Rule.FENCING}
 
 
 def test_a_split_that_is_given_to_two_readers_is_found(plant: Any):
@@ -219,7 +224,7 @@ def test_readers_that_are_not_told_again_that_nothing_follows_wait_for_ever(plan
             honest(assigner)
 
     plant(SplitAssigner, "run", silent)
-    assert Rule.LIVENESS in first_found()
+    assert Rule.LIVENESS in first_found(seed=39)
 
 
 @pytest.mark.slow
@@ -243,7 +248,7 @@ def test_an_enumerator_that_is_told_of_every_checkpoint_comes_to_nothing_else_if
 def test_an_enumerator_that_lets_go_of_what_a_restart_needs_is_found(plant: Any):
     honest = SimEnumerator.consumed
     plant(SimEnumerator, "consumed", lambda enumerator, position, unread: honest(enumerator, position, ()))
-    assert Rule.SPLITS in first_found()
+    assert Rule.SPLITS in first_found(seed=39)
 
 
 def test_a_reader_that_forgets_what_it_was_given_when_it_is_asked_is_found(plant: Any):
@@ -327,7 +332,7 @@ def test_a_sink_that_carries_nothing_beyond_the_checkpoint_is_found(plant: Any):
         sink._forget(sink._transactions[:])
 
     plant(DriverCommittedSink, "completed", hasty)
-    assert is_found(Rule.EXACTLY_ONCE)
+    assert is_found(Rule.EXACTLY_ONCE, seed=75)
 
 
 def to_and_fro(make: Any, number: int) -> Scenario:
@@ -358,4 +363,4 @@ def test_what_another_subtask_carries_is_missed_if_those_who_prepared_it_clean_u
             )
 
     plant(DriverCommittedSink, "load", tidy)
-    assert Rule.FENCING in found(made)
+    assert shows(Rule.FENCING, made)

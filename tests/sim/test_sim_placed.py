@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from planted_bugs import found, worlds
+from planted_bugs import found, shows, worlds
 
 from penstock.api.first_rows import FirstRows
 from penstock.core.graph import Partitioning
@@ -75,7 +75,7 @@ def test_a_count_that_is_not_in_the_state_is_found(make: Any, monkeypatch: pytes
 def test_a_count_for_each_subtask_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     """The first records go through several subtasks, each of which counts for itself."""
     monkeypatch.setattr(Vertex, "rescaled", lambda self, parallelism: replace(self, parallelism=parallelism))
-    assert Rule.EXACTLY_ONCE in found(rescaling(make, Shape.LIMIT, 3, 1))
+    assert shows(Rule.EXACTLY_ONCE, rescaling(make, Shape.LIMIT, 3, 1))
 
 
 def test_a_key_that_is_forgotten_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
@@ -94,4 +94,4 @@ def test_barriers_that_overtake_records_which_a_function_places_are_found(make: 
 @pytest.mark.parametrize("shape", [Shape.GLOBAL, Shape.FEWER])
 def test_data_in_flight_that_is_not_dealt_out_is_missed(make: Any, monkeypatch: pytest.MonkeyPatch, shape: Shape):
     monkeypatch.setattr(ChannelReader, "read_dealt", lambda self, task, dealt: {})
-    assert Rule.EXACTLY_ONCE in found(rescaling(make, shape, 3, 1))
+    assert shows(Rule.EXACTLY_ONCE, rescaling(make, shape, 3, 1))

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from planted_bugs import found
+from planted_bugs import found, shows
 
 from penstock.core.ids import CheckpointId
 from penstock.core.job.events import JobState
@@ -157,19 +157,19 @@ def test_a_run_that_forgets_which_ids_were_taken_is_found(make: Any, monkeypatch
     monkeypatch.setattr(
         Inheritance, "going_on", lambda self: msgspec.structs.replace(honest(self), first_id=CheckpointId(1))
     )
-    assert Rule.CHECKPOINT_IDS in found(run_again(make, CANCEL))
+    assert shows(Rule.CHECKPOINT_IDS, run_again(make, CANCEL))
 
 
 def test_a_run_that_begins_at_its_beginning_although_something_was_kept_is_found(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(Inheritance, "going_on", lambda self: Inheritance(first_id=self.first_id))
-    assert Rule.NEWEST in found(run_again(make, CANCEL))
+    assert shows(Rule.NEWEST, run_again(make, CANCEL))
 
 
 def test_a_finished_job_that_is_run_once_more_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Inheritance, "going_on", lambda self: Inheritance(first_id=self.first_id))
-    assert Rule.EXACTLY_ONCE in found(run_again(make, FINISHED, retention=Retention.DELETE))
+    assert shows(Rule.EXACTLY_ONCE, run_again(make, FINISHED, retention=Retention.DELETE))
 
 
 def test_an_old_job_that_goes_too_early_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from planted_bugs import found, worlds
+from planted_bugs import first_found, found, shows, worlds
 
 from penstock.core.ids import TaskId
 from penstock.core.job import attempt_tasks
@@ -111,6 +111,7 @@ def test_a_job_of_which_every_slot_has_a_part_of_all_regions_restarts_as_a_whole
     assert [(result.violations, result.attempts, result.repairs) for result in results] == [((), 2, 0)] * 2
 
 
+@pytest.mark.slow
 def test_a_slot_that_dies_while_another_is_replaced_restarts_everything(make: Any):
     crashes = tuple(SlotCrash(at_ms=at_ms, slot=slot, notice=Notice.TOLD) for at_ms, slot in ((1_500, 1), (1_510, 0)))
     worlds = [make.workload(world, pause_ms=60) for world in apart(make, Shape.SLICES, 4, faults=crashes)]
@@ -157,7 +158,7 @@ def test_batches_of_a_region_that_was_restarted_are_found_if_they_are_let_in(
     assert found(hasty) == []
     # The tasks of the other pipeline have the epoch of the link.
     monkeypatch.setattr(Attempts, "of_channel", lambda self, key: min(self._tasks.values()))
-    assert found(hasty)
+    assert first_found(hasty)
 
 
 @pytest.mark.slow
@@ -169,7 +170,7 @@ def test_a_region_that_is_too_small_is_found(make: Any, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(starting, "regions_of", alone)
     monkeypatch.setattr(slot_tasks, "regions_of", alone)
-    assert found(apart(make, Shape.SLICES, faults=ERRORS[:1])) != []
+    assert first_found(apart(make, Shape.SLICES, faults=ERRORS[:1])) != []
 
 
 def test_a_region_that_begins_from_nothing_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
@@ -180,7 +181,7 @@ def test_a_region_that_begins_from_nothing_is_found(make: Any, monkeypatch: pyte
             yield told, message if effect.tasks is None else _without_state(message)
 
     monkeypatch.setattr(deployment, "deployments", forgetful)
-    assert Rule.EXACTLY_ONCE in found(apart(make, Shape.SLICES))
+    assert shows(Rule.EXACTLY_ONCE, apart(make, Shape.SLICES))
 
 
 def _without_state(message: Any) -> Any:
@@ -196,7 +197,7 @@ def test_a_coordinator_that_does_not_hear_of_the_restart_is_found(make: Any, mon
             honest(decisions, event)
 
     monkeypatch.setattr(Decisions, "feed_coordinator", deaf)
-    assert found(apart(make, Shape.SLICES)) != []
+    assert first_found(apart(make, Shape.SLICES)) != []
 
 
 def lost_with(monkeypatch: pytest.MonkeyPatch, make: Any, chosen: Any, *, shape: Shape, slots: int) -> list[Rule]:
@@ -216,6 +217,7 @@ def test_tasks_that_are_restarted_with_a_lost_slot_though_nothing_joins_them_are
     assert lost_with(monkeypatch, make, too_many, shape=Shape.SLICES, slots=3) == [Rule.REGIONS]
 
 
+@pytest.mark.slow
 def test_tasks_of_a_lost_slot_that_are_restarted_without_those_that_are_joined_to_them_are_found(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ):
@@ -233,7 +235,7 @@ def test_a_slot_that_expects_to_hear_of_those_that_nothing_joins_to_it_is_found(
 
     monkeypatch.setattr(Plan, "neighbours_of_slot", all_others)
     crash = SlotCrash(at_ms=400, slot=1, notice=Notice.TOLD)
-    assert Rule.LINKS in found(lasting(make, Shape.SLICES, crash))
+    assert shows(Rule.LINKS, lasting(make, Shape.SLICES, crash))
 
 
 def test_a_slot_that_is_not_told_that_another_is_lost_and_misses_it_is_found(
@@ -247,4 +249,4 @@ def test_a_slot_that_is_not_told_that_another_is_lost_and_misses_it_is_found(
     monkeypatch.setattr(Repair, "begins", silent)
     start_us = (1_200 * SILENCE_MS, 1_300 * SILENCE_MS)
     crash = SlotCrash(at_ms=start_us[1] // 1_000 + 800, slot=1, notice=Notice.TOLD)
-    assert Rule.LINKS in found([replace(world, start_us=start_us) for world in lasting(make, Shape.MIXED, crash)])
+    assert shows(Rule.LINKS, [replace(world, start_us=start_us) for world in lasting(make, Shape.MIXED, crash)])

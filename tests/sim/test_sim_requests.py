@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from planted_bugs import found, worlds
+from planted_bugs import found, shows, worlds
 
 from penstock.core.coordinator.archive import Archive
 from penstock.core.coordinator.effects import AnswerRequest
@@ -140,7 +140,7 @@ def test_a_checkpoint_that_is_promised_before_it_is_durable_is_found(make: Any, 
             if "/completed/" not in path:
                 super().put(path, data)
 
-    assert Rule.ANSWERED in found(asking(make, ask(Wish.CHECKPOINT)), Parts(disk=Losing))
+    assert shows(Rule.ANSWERED, asking(make, ask(Wish.CHECKPOINT)), Parts(disk=Losing))
 
 
 def test_a_stop_that_is_granted_before_all_tasks_have_ended_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
@@ -232,7 +232,7 @@ def test_a_savepoint_that_is_ahead_of_what_was_shown_is_found(make: Any, monkeyp
 def test_a_sink_that_commits_nothing_at_the_end_of_a_stop_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     """The last transactions are in the savepoint, and must be visible when the job has stopped."""
     monkeypatch.setattr(SinkOperator, "_commit_next", lambda operator: None)
-    assert Rule.STOPPED in found(asking(make, ask(Wish.STOP), shape=Shape.KEYED))
+    assert shows(Rule.STOPPED, asking(make, ask(Wish.STOP), shape=Shape.KEYED))
 
 
 # --- what is drawn -----------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from planted_bugs import found, worlds
+from planted_bugs import found, shows, worlds
 
 import penstock as ps
 from penstock.core.job.lifecycle import JobLifecycle
@@ -182,12 +182,12 @@ def test_a_job_that_does_not_come_up_again_is_found(make: Any, monkeypatch: pyte
         return effects[:1]
 
     monkeypatch.setattr(JobLifecycle, "_handle_rescale_confirmed", forgetful)
-    assert Rule.LIVENESS in found(rescaling(make, 3, count=1))
+    assert shows(Rule.LIVENESS, rescaling(make, 3, count=1))
 
 
 def test_data_in_flight_that_is_not_dealt_out_is_missed(make: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ChannelReader, "read_dealt", lambda self, task, dealt: {})
-    assert Rule.EXACTLY_ONCE in found(rescaling(make, 3))
+    assert shows(Rule.EXACTLY_ONCE, rescaling(make, 3))
 
 
 def test_only_stages_that_were_not_undone_count():

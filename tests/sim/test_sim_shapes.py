@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from planted_bugs import found, worlds
+from planted_bugs import found, shows, worlds
 
 from penstock.core.barrier.select import make_handler
 from penstock.core.coordinator.participants import CheckpointPlan, Planner
@@ -43,7 +43,7 @@ def test_a_barrier_that_does_not_wait_for_the_other_inputs_repeats_records(
     make: Any, monkeypatch: pytest.MonkeyPatch, shape: Shape
 ):
     monkeypatch.setattr(InputGate, "block", lambda self, index: None)
-    assert Rule.EXACTLY_ONCE in found(of(make, shape, 5, faults=CRASHES))
+    assert shows(Rule.EXACTLY_ONCE, of(make, shape, 5, faults=CRASHES))
 
 
 def test_event_time_of_the_fastest_input_drops_records_as_late(make: Any, monkeypatch: pytest.MonkeyPatch):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from planted_bugs import found, worlds
+from planted_bugs import found, shows, worlds
 
 from penstock.api.steps import LATE
 from penstock.core.recovery.metadata import Claim
@@ -101,7 +101,7 @@ def test_in_flight_records_of_side_outputs_that_are_not_saved_are_found(make: An
     crashes = tuple(CrashAfterCheckpoint(at_ms=ms, slot=1, delay_ms=5, notice=Notice.TOLD) for ms in (100, 250, 400))
     given = aside(make, Shape.SPLIT, unaligned=True, faults=crashes)
     pressed = [make.workload(world, pause_ms=1, rows=120) for world in given]
-    assert Rule.EXACTLY_ONCE in found(pressed)
+    assert shows(Rule.EXACTLY_ONCE, pressed)
 
 
 def test_rows_that_leave_only_with_the_next_batch_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
@@ -115,7 +115,7 @@ def test_rows_that_leave_only_with_the_next_batch_are_found(make: Any, monkeypat
             honest(rows)
 
     monkeypatch.setattr(SideRows, "flush", late_flush)
-    assert Rule.EXACTLY_ONCE in found(aside(make, Shape.SIDES))
+    assert shows(Rule.EXACTLY_ONCE, aside(make, Shape.SIDES))
 
 
 @pytest.mark.parametrize("shape", ASIDE)
@@ -131,7 +131,7 @@ def test_late_records_that_count_in_no_window_and_do_not_come_out_are_found(
 ):
     monkeypatch.setattr(LateRecordsOperator, "_late_records", lambda operator, batch: None)
     given = [make.workload(world, windows=kind) for world in aside(make, Shape.LATE)]
-    assert Rule.EXACTLY_ONCE in found(given)
+    assert shows(Rule.EXACTLY_ONCE, given)
 
 
 def test_late_records_that_come_out_and_open_their_window_again_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
@@ -146,4 +146,4 @@ def test_late_records_that_come_out_and_open_their_window_again_are_found(make: 
         operator._taken.clear()
 
     monkeypatch.setattr(LateRecordsOperator, "process", process)
-    assert Rule.EXACTLY_ONCE in found(aside(make, Shape.LATE))
+    assert shows(Rule.EXACTLY_ONCE, aside(make, Shape.LATE))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from planted_bugs import found, worlds
+from planted_bugs import found, shows, worlds
 
 from penstock.core.elements import MAX_WATERMARK
 from penstock.runtime.task.chain import OperatorChain
@@ -58,7 +58,7 @@ def test_a_snapshot_in_the_middle_of_what_a_call_makes_repeats_or_loses_rows(
     """Neither waited for, nor taken to the end of the chain before the barrier."""
     monkeypatch.setattr(OperatorChain, "may_snapshot", True)
     monkeypatch.setattr(OperatorChain, "before_barrier", lambda chain: None)
-    assert Rule.EXACTLY_ONCE in found(sliced(make, Shape.TIMERS, unaligned=True))
+    assert shows(Rule.EXACTLY_ONCE, sliced(make, Shape.TIMERS, unaligned=True))
 
 
 def test_windows_that_are_not_in_the_snapshot_until_their_results_are_out_are_lost(
@@ -74,7 +74,7 @@ def test_windows_that_are_not_in_the_snapshot_until_their_results_are_out_are_lo
             operator._leaving = leaving
 
     monkeypatch.setattr(WindowOperator, "snapshot", forgetful)
-    assert Rule.EXACTLY_ONCE in found(sliced(make, Shape.WINDOW, 6))
+    assert shows(Rule.EXACTLY_ONCE, sliced(make, Shape.WINDOW, 6))
 
 
 def test_a_watermark_that_is_handed_on_before_its_timers_have_fired_lets_records_be_read_too_early(
@@ -88,7 +88,7 @@ def test_a_watermark_that_is_handed_on_before_its_timers_have_fired_lets_records
         return None if time_us == MAX_WATERMARK else work
 
     monkeypatch.setattr(KeyedOperator, "watermark", hasty)
-    assert Rule.EXACTLY_ONCE in found(sliced(make, Shape.TIMERS))
+    assert shows(Rule.EXACTLY_ONCE, sliced(make, Shape.TIMERS))
 
 
 def test_the_size_of_slices_is_drawn_and_changes_nothing_but_the_order(make: Any):

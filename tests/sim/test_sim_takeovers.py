@@ -83,6 +83,7 @@ def _cancelled(scenario: Scenario) -> Scenario:
     return replace(scenario, cancel_at_ms=400)
 
 
+@pytest.mark.slow
 def test_a_job_that_seems_never_to_have_begun_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
     """1. The job finishes, its records are dropped. 2. The driver dies. 3. Another finds no record: without the
     outcome it would begin at the beginning, and show every result twice."""
@@ -118,6 +119,7 @@ class Doubtful(Disk):
 
 
 @pytest.mark.parametrize("withdraws", [True, False])
+@pytest.mark.slow
 def test_a_doubtful_record_is_withdrawn_before_an_older_checkpoint_is_restored(
     make: Any, monkeypatch: pytest.MonkeyPatch, withdraws: bool
 ):
@@ -198,6 +200,7 @@ def test_a_driver_has_the_job_until_another_can_claim_it(make: Any):
     assert all(result.outcome is JobState.FINISHED for result in results)
 
 
+@pytest.mark.slow
 def test_without_fencing_two_drivers_both_commit(make: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(FileRecords, "check", lambda self: None)
     found = broken_rules(run_all(oversleeping(make)[:8]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from planted_bugs import found, worlds
+from planted_bugs import found, shows, worlds
 
 from penstock.core.recovery.metadata import Claim
 from penstock.core.task.waiting import InputWait, WaitFor
@@ -86,7 +86,7 @@ def test_an_attempt_that_does_not_wait_again_is_found(make: Any, monkeypatch: py
         self.is_waiting = context.fresh
 
     monkeypatch.setattr(WaitingOperator, "load", load)
-    assert Rule.WAITS in found(waiting(make, WaitFor()))
+    assert shows(Rule.WAITS, waiting(make, WaitFor()))
 
 
 def test_rows_that_waited_in_a_snapshot_and_are_lost_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.sim.rules import Rule
@@ -17,6 +17,12 @@ def found(scenarios: list[Scenario], parts: Parts = SOUND) -> list[Rule]:
     """The rules that were broken over all these worlds, in the order in which they were first seen to be."""
     results = [run_scenario(world, parts=parts) for world in scenarios]
     return list(dict.fromkeys(violation.rule for result in results for violation in result.violations))
+
+
+def shows(rule: Rule, scenarios: Iterable[Scenario], parts: Parts = SOUND) -> bool:
+    """Whether the rule is broken in one of these worlds. The worlds after the first such world are left out."""
+    results = (run_scenario(world, parts=parts) for world in scenarios)
+    return any(violation.rule is rule for result in results for violation in result.violations)
 
 
 def first_found(scenarios: list[Scenario]) -> list[Rule]:

@@ -60,8 +60,10 @@ def archive() -> Path | None:
     if found is None:
         return None
     binary = Path(found).resolve()
-    made_from = (sys.prefix, str(binary), str(binary.stat().st_mtime_ns), importlib.metadata.version("pyspark"))
-    return Path(sys.prefix) / f"spark-classes-{hashlib.sha256(repr(made_from).encode()).hexdigest()[:12]}.jsa"
+    # An environment has one archive by whatever link its interpreter is called.
+    environment = Path(sys.prefix).resolve()
+    made_from = (str(environment), str(binary), str(binary.stat().st_mtime_ns), importlib.metadata.version("pyspark"))
+    return environment / f"spark-classes-{hashlib.sha256(repr(made_from).encode()).hexdigest()[:12]}.jsa"
 
 
 def options() -> str:

@@ -8,7 +8,7 @@ goes on. So where a job has gone on after a drain, records may be shown without 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, assert_never
@@ -184,19 +184,22 @@ def expected_join(joining: Joining, left: Sequence[Row], right: Sequence[Row]) -
     if joining.has_versions:
         return _expected_versions(left, right)
     found: Counter[Row] = Counter()
-    met: Counter[tuple[int, Row]] = Counter()
+    met_left: set[Row] = set()
+    met_right: set[Row] = set()
+    is_near = _nearness(joining.reach)
     by_key: dict[int, list[Row]] = {}
     for other in right:
         by_key.setdefault(other[0], []).append(other)
     for one in left:
         for other in by_key.get(one[0], ()):
-            if _is_near(joining.reach, one[3], other[3]):
-                met.update(((LEFT, one), (RIGHT, other)))
+            if is_near(one[3], other[3]):
+                met_left.add(one)
+                met_right.add(other)
                 found[(*one, *other[1:])] += 1
-    alone = [one for one in left if not met[LEFT, one]]
+    alone = [one for one in left if one not in met_left]
     match joining.how:
         case JoinKind.SEMI:
-            return Counter(one for one in left if met[LEFT, one])
+            return Counter(one for one in left if one in met_left)
         case JoinKind.ANTI:
             return Counter(alone)
         case JoinKind.INNER:
@@ -205,7 +208,7 @@ def expected_join(joining: Joining, left: Sequence[Row], right: Sequence[Row]) -
             if joining.how is not JoinKind.RIGHT:
                 found.update(_without_right(alone))
             if joining.how is not JoinKind.LEFT:
-                found.update(_without_left(other for other in right if not met[RIGHT, other]))
+                found.update(_without_left(other for other in right if other not in met_right))
             return found
         case _:
             assert_never(joining.how)
@@ -236,8 +239,11 @@ def _without_left(records: Iterable[Row]) -> Iterable[Row]:
     return ((key, NOTHING, NOTHING, NOTHING, *rest) for key, *rest in records)
 
 
-def _is_near(reach: Reach, left_us: int, right_us: int) -> bool:
+def _nearness(reach: Reach) -> Callable[[int, int], bool]:
+    """Says of the times of a left and of a right record whether the records are near enough."""
     if isinstance(reach, Interval):
-        return reach.lower_us <= right_us - left_us <= reach.upper_us
+        lower_us, upper_us = reach.lower_us, reach.upper_us
+        return lambda left_us, right_us: lower_us <= right_us - left_us <= upper_us
     assert isinstance(reach, SameWindow)
-    return left_us // reach.window.size_us == right_us // reach.window.size_us
+    size_us = reach.window.size_us
+    return lambda left_us, right_us: left_us // size_us == right_us // size_us
