@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
@@ -14,12 +15,26 @@ import penstock as ps
 from penstock.api.connector import End
 from penstock.bench import operator_runs, operators
 from penstock.bench.keyed_bids import KeyedBids
-from penstock.bench.operator_queries import RUNNING, SESSION, SLIDING, penstock_query, windowed_query
+from penstock.bench.nexmark_queries import Events
+from penstock.bench.operator_queries import (
+    DEDUPLICATE,
+    INTERVAL_JOIN,
+    RUNNING,
+    SESSION,
+    SLIDING,
+    STATIC_JOIN,
+    events_read,
+    penstock_event_query,
+    penstock_query,
+    streaming_event_query,
+    windowed_query,
+)
 from penstock.bench.operator_runs import RunOptions, Runs
 from penstock.bench.operators import summary
 from penstock.bench.row_functions import CountRecords, prices_in_list, prices_yielded
 from penstock.bench.window_query import BidInput
 from penstock.cli import main
+from penstock.connectors import nexmark
 from penstock.core.errors import HostError
 from penstock.testing import collect, run
 
@@ -127,6 +142,55 @@ def test_the_running_query_has_a_count_of_every_auction():
     rows = run(lambda env: penstock_query(env, BidInput(events=2_000).source(), collect(), kind=RUNNING))
     last = {row["auction"]: row["n"] for row in rows if row["row_kind"] != "update_before"}
     assert sum(last.values()) == 2_000
+
+
+EVENTS = Events(events=3_000, events_per_second=100)
+"""Half a minute."""
+
+
+def event_rows(kind):
+    """The results of a query of events by Penstock."""
+    given = {"seed": EVENTS.seed, "events_per_second": EVENTS.events_per_second}
+    make = {"bids": nexmark.bids, "auctions": nexmark.auctions}
+    sources = [make[each](events=rows, **given) for each, rows in events_read(kind, EVENTS).items()]
+    return run(lambda env: penstock_event_query(env, *sources, collect(), kind=kind), parallelism=1)
+
+
+def test_the_join_has_the_bids_of_ten_seconds_and_the_table_has_a_value_for_each_bid():
+    pairs = event_rows(INTERVAL_JOIN)
+    assert len(pairs) > 1_000
+    assert all(0 <= (row["bid_ts"] - row["ts"]).total_seconds() <= 10 for row in pairs)
+    valued = event_rows(STATIC_JOIN)
+    assert len(valued) == EVENTS.events // 50 * 46
+    assert all(row["value"] == f"value {row['auction']}" for row in valued)
+
+
+def test_bids_of_a_person_for_an_auction_are_ten_seconds_apart():
+    kept: dict[tuple[int, int], list] = {}
+    for row in event_rows(DEDUPLICATE):
+        kept.setdefault((row["bidder"], row["auction"]), []).append(row["ts"])
+    assert any(len(times) > 1 for times in kept.values())
+    for times in map(sorted, kept.values()):
+        assert all((b - a).total_seconds() >= 10 for a, b in pairwise(times))
+
+
+@pytest.mark.parametrize("kind", [INTERVAL_JOIN, STATIC_JOIN])
+def test_spark_gives_the_same_rows_of_events(spark, tmp_path, kind):
+    frame = streaming_event_query(spark, kind=kind, events=EVENTS, parallelism=2)
+    query = frame.writeStream.format("memory").queryName("found").option("checkpointLocation", str(tmp_path)).start()
+    try:
+        while not query.recentProgress and query.exception() is None:
+            query.awaitTermination(0.2)
+    finally:
+        query.stop()
+    ours = pa.Table.from_pylist(event_rows(kind))
+    theirs = spark.table("found").select(*ours.column_names)
+    # The first micro-batch has as many events as were asked for; another may have begun.
+    last = ours.column("bid_ts" if kind == INTERVAL_JOIN else "ts").to_pylist()
+    names = ours.column_names
+    theirs = theirs.where(f"{'bid_ts' if kind == INTERVAL_JOIN else 'ts'} <= TIMESTAMP '{max(last).isoformat()}'")
+    order = [(name, "ascending") for name in names]
+    assert theirs.toArrow().cast(ours.schema).sort_by(order).equals(ours.sort_by(order))
 
 
 def test_keys_as_text_and_as_numbers_give_the_same_windows():

@@ -38,7 +38,7 @@ def bid(n, seed, events_per_second=10_000):
     persons = number + 1
     active = min(persons, 1000)
     cold_bidder = persons - active + ((draw >> 32 & 0xFFFF) * active >> 16)
-    bidder = number // 100 * 100 if draw >> 1 & 3 else cold_bidder
+    bidder = number // 100 * 100 + 1 if draw >> 1 & 3 else cold_bidder
     octave = 100 << ((draw >> 19 & 0x1FFF) * 20 >> 13)
     price = octave + ((draw >> 48) * octave >> 16)
     event = number * 50 + 4 + place
@@ -94,7 +94,7 @@ def test_the_stream_has_the_shape_of_the_benchmark():
     newest = [(460_000 + n) // 46 * 3 + 1002 for n in range(len(rows))]
     assert all(last - 100 <= auction <= last + 10 for last, (auction, _, _, _) in zip(newest, rows, strict=True))
     assert 0.49 < sum(auction % 100 == 0 for auction, _, _, _ in rows) / len(rows) < 0.52
-    assert 0.74 < sum(bidder % 100 == 0 for _, bidder, _, _ in rows) / len(rows) < 0.77
+    assert 0.74 < sum(bidder % 100 == 1 for _, bidder, _, _ in rows) / len(rows) < 0.77
     assert all(100 <= price < 104_857_600 for _, _, price, _ in rows)
     octaves = Counter(price.bit_length() for _, _, price, _ in rows)
     assert max(octaves.values()) < 1.2 * len(rows) / 20

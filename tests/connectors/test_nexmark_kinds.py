@@ -83,6 +83,15 @@ def test_shares_are_those_of_the_first_events(events):
     assert nexmark.shares(events) == {kind: kinds.count(kind) for kind in ("persons", "auctions", "bids")}
 
 
+def test_the_hot_bidder_is_not_the_hot_seller():
+    """Otherwise a join of bidders with sellers would have millions of rows for some thousand events."""
+    bidders = Counter(generator("bids").batch(0, 46 * 100).column("bidder").to_pylist())
+    sellers = Counter(generator("auctions").batch(0, 3 * 100).column("seller").to_pylist())
+    [(bidder, bids)], [(seller, offers)] = bidders.most_common(1), sellers.most_common(1)
+    assert (bids > 0.7 * 4_600, offers > 0.7 * 300) == (True, True)
+    assert (bidder, seller) == (1001, 1000)
+
+
 def test_auctions_have_the_shape_of_the_benchmark():
     rows = generator("auctions").batch(60_000, 90_000).to_pylist()
     newest = [(60_000 + n) // 3 + 1000 for n in range(len(rows))]

@@ -162,6 +162,8 @@ class Throughput:
     """Records read after the warm-up, divided by `seconds`."""
     cpu_seconds: float = 0.0
     """The processor time of the slots, from the end of the warm-up on; 0 if it was not noted."""
+    started_ns: int = 0
+    """When the warm-up ended, in nanoseconds since 1970."""
 
     @property
     def cpu_seconds_per_million(self) -> float:
@@ -189,6 +191,7 @@ def read_throughput(directory: Path, *, warmup_share: float) -> Throughput | Non
         seconds=seconds,
         rows_per_second=float(total - rows[first]) / seconds,
         cpu_seconds=_cpu_seconds(directory, int(read["at_ns"][first])),
+        started_ns=int(read["at_ns"][first]),
     )
 
 

@@ -1,6 +1,9 @@
 """The queries of `penstock bench operators`, for Penstock and for Structured Streaming.
 
-bids -> by auction and window: how many bids, and the highest price
+windows, running    bids -> by auction and window: how many bids, and the highest price
+interval-join       auctions with the bids of their first ten seconds
+deduplicate         bids, but of the bids of a person for an auction within ten seconds the first only
+static-join         bids with a value from a table of ten thousand rows
 """
 
 from __future__ import annotations
@@ -8,6 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import penstock as ps
+from penstock.bench.nexmark_queries import Events
+from penstock.bench.nexmark_streaming import event_stream
 from penstock.bench.window_query import LATENESS_S
 from penstock.connectors import nexmark
 
@@ -19,10 +24,18 @@ if TYPE_CHECKING:
 SLIDING = "sliding"
 SESSION = "session"
 RUNNING = "running"
+INTERVAL_JOIN = "interval-join"
+DEDUPLICATE = "deduplicate"
+STATIC_JOIN = "static-join"
+EVENT_QUERIES = (INTERVAL_JOIN, DEDUPLICATE, STATIC_JOIN)
 SIZE = "10 seconds"
 SLIDE = "1 second"
 GAP = "10 seconds"
 AGGREGATES = "count(*) AS n", "max(price) AS top"
+NEAR = "10 seconds"
+"""How close bids are to an auction, or to each other."""
+PERSON_AND_AUCTION = ["bidder", "auction"]
+BID_COLUMNS = tuple(nexmark.SCHEMA.names)
 RESULT = "auction", "window.start AS window_start", "window.end AS window_end", "n", "top"
 
 
@@ -53,3 +66,45 @@ def streaming_query(numbers: Any, *, kind: str, seed: int) -> Any:
     window = sql.window("ts", SIZE, SLIDE) if kind == SLIDING else sql.session_window("ts", GAP)
     bids = rows.withWatermark("ts", f"{LATENESS_S} seconds")
     return bids.groupBy("auction", window.alias("window")).agg(*aggregates).selectExpr(*RESULT)
+
+
+def events_read(kind: str, events: Events) -> dict[str, int]:
+    """How many rows of which kind a query of events reads."""
+    shares = nexmark.shares(events.events)
+    kinds = ("bids", "auctions") if kind == INTERVAL_JOIN else ("bids",)
+    return {each: shares[each] for each in kinds}
+
+
+def penstock_event_query(program: Program, *given: Any, kind: str) -> None:
+    """Add a query of events to a Penstock program. Given are the sources, in the order of `events_read`, and the
+    sink."""
+    *sources, sink = given
+    delay = NEAR if kind == DEDUPLICATE else f"{LATENESS_S}s"
+    bids, *others = (program.read(source).watermark("ts", delay=delay) for source in sources)
+    if kind == DEDUPLICATE:
+        bids.deduplicate(PERSON_AND_AUCTION, within=NEAR).write(sink)
+    elif kind == STATIC_JOIN:
+        bids.with_columns(key="auction % 10000").join(nexmark.side_input(), on="key").write(sink)
+    else:
+        offers, made = others[0].select("id", "category", "ts"), bids.rename({"ts": "bid_ts"})
+        offers.join(made, on={"id": "auction"}, within=("0s", NEAR)).write(sink)
+
+
+def streaming_event_query(spark: Any, *, kind: str, events: Events, parallelism: int) -> Any:
+    """The query as a streaming DataFrame, whose micro-batches have so many events each."""
+    from pyspark.sql import functions as sql
+
+    delay = NEAR if kind == DEDUPLICATE else f"{LATENESS_S} seconds"
+    bids, *others = (
+        event_stream(spark, each, events, columns=BID_COLUMNS, parallelism=parallelism).withWatermark("ts", delay)
+        for each in events_read(kind, events)
+    )
+    if kind == DEDUPLICATE:
+        # Spark keeps a key for the delay of the watermark.
+        return bids.dropDuplicatesWithinWatermark(PERSON_AND_AUCTION)
+    if kind == STATIC_JOIN:
+        table = spark.range(nexmark.side_input().num_rows).selectExpr("id AS key", "concat('value ', id) AS value")
+        return bids.withColumn("key", sql.expr("auction % 10000")).join(table, on="key")
+    offers, made = others[0].select("id", "category", "ts"), bids.withColumnRenamed("ts", "bid_ts")
+    near = f"id = auction AND bid_ts BETWEEN ts AND ts + INTERVAL {NEAR}"
+    return offers.join(made, on=sql.expr(near)).drop("auction")

@@ -2,13 +2,14 @@
 
 Runs that are compared follow each other in every round, so other programs on the machine disturb both alike. Every job
 of Penstock takes a checkpoint every second. Results of windows that are compared with Spark are written as Parquet. All
-other results go nowhere. The first part of every run is warm-up, and does not count. A failure ends the benchmark.
+other results go nowhere, on both sides. The first part of every run is warm-up, and does not count. A failure ends the
+benchmark.
 """
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -22,12 +23,33 @@ from penstock.api.streams.data_stream import Stream
 from penstock.bench import bytewax_counting
 from penstock.bench.keyed_bids import NUMBER, TEXT, KeyedBids
 from penstock.bench.metering import MeteredSink, MeteredSource, read_throughput
-from penstock.bench.operator_queries import RUNNING, SESSION, SLIDING, penstock_query, streaming_query, windowed_query
+from penstock.bench.nexmark_queries import Events
+from penstock.bench.nexmark_streaming import micro_batch_events, whole_rounds
+from penstock.bench.operator_queries import (
+    BID_COLUMNS,
+    EVENT_QUERIES,
+    RUNNING,
+    SESSION,
+    SLIDING,
+    events_read,
+    penstock_event_query,
+    penstock_query,
+    streaming_event_query,
+    streaming_query,
+    windowed_query,
+)
 from penstock.bench.pressure import DroppingSink
 from penstock.bench.round_folders import round_folder
 from penstock.bench.row_functions import COUNTED, PRICED, CountRecords, prices_in_list, prices_yielded
-from penstock.bench.structured_streaming import ROWS_PER_BATCH, StreamSize, run_streaming_query
+from penstock.bench.structured_streaming import (
+    ROWS_PER_BATCH,
+    StreamOutput,
+    StreamSize,
+    run_stream,
+    run_streaming_query,
+)
 from penstock.bench.window_query import BidInput
+from penstock.connectors import nexmark
 from penstock.core.errors import HostError, UsageError
 from penstock.settings import NoRestart
 from penstock.terminal.running import running_job
@@ -47,7 +69,8 @@ _MANY_WINDOW_SHARE = 2
 _MANY_WINDOW_S = 20
 
 Run = Callable[[], float]
-Build = Callable[[Program, Source, Sink], None]
+Build = Callable[..., None]
+"""Adds a query to a program: given are the program, the sources and the sink."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +101,7 @@ class Runs:
             SLIDING: {"penstock": lambda: self._windows(SLIDING), "spark": lambda: self._spark_windows(SLIDING)},
             SESSION: {"penstock": lambda: self._windows(SESSION), "spark": lambda: self._spark_windows(SESSION)},
             RUNNING: {"penstock": lambda: self._windows(RUNNING), "spark": lambda: self._spark_windows(RUNNING)},
+            **{kind: self._of_events(kind) for kind in EVENT_QUERIES},
             "string-keys": {"string": lambda: self._by_auction(TEXT), "integer": lambda: self._by_auction(NUMBER)},
             "many-keys": {"many": lambda: self._by_keys(MANY_KEYS), "few": lambda: self._by_keys(FEW_KEYS)},
             "rows": {
@@ -103,7 +127,7 @@ class Runs:
     def _windows(self, kind: str) -> float:
         source = BidInput(events=self._options.events, seed=self._options.seed).source()
         sink = DroppingSink() if kind == RUNNING else None
-        return self._penstock(source, lambda *given: penstock_query(*given, kind=kind), sink=sink)
+        return self._penstock([source], lambda *given: penstock_query(*given, kind=kind), sink=sink)
 
     def _spark_windows(self, kind: str) -> float:
         options = self._options
@@ -123,7 +147,7 @@ class Runs:
         source = KeyedBids(events=self._options.events, seed=self._options.seed)
         window = ps.tumbling(TEXT_WINDOW)
         return self._penstock(
-            source, lambda *given: windowed_query(*given, key=key, window=window), sink=DroppingSink()
+            [source], lambda *given: windowed_query(*given, key=key, window=window), sink=DroppingSink()
         )
 
     def _by_keys(self, keys: int) -> float:
@@ -137,8 +161,38 @@ class Runs:
         )
         window = ps.tumbling(MANY_WINDOW)
         return self._penstock(
-            source, lambda *given: windowed_query(*given, key=NUMBER, window=window), sink=DroppingSink()
+            [source], lambda *given: windowed_query(*given, key=NUMBER, window=window), sink=DroppingSink()
         )
+
+    # --- queries of events ---------------------------------------------------------------
+
+    def _of_events(self, kind: str) -> dict[str, Run]:
+        return {"penstock": lambda: self._events(kind), "spark": lambda: self._spark_events(kind)}
+
+    def _events(self, kind: str) -> float:
+        seed = self._options.seed
+        rows = events_read(kind, Events(events=self._options.events, seed=seed))
+        sources: list[Source] = [nexmark.bids(events=rows["bids"], seed=seed, columns=BID_COLUMNS)]
+        if "auctions" in rows:
+            sources.append(nexmark.auctions(events=rows["auctions"], seed=seed))
+        return self._penstock(sources, lambda *given: penstock_event_query(*given, kind=kind), sink=DroppingSink())
+
+    def _spark_events(self, kind: str) -> float:
+        options = self._options
+        events = whole_rounds(options.events // SPARK_SHARE)
+        read, batch = (Events(events=each, seed=options.seed) for each in (events, micro_batch_events(events)))
+        size = StreamSize(
+            rows=sum(events_read(kind, read).values()), rows_per_batch=sum(events_read(kind, batch).values())
+        )
+        with round_folder(self._work, "spark-stream") as place:
+            return run_stream(
+                self._spark,
+                lambda: streaming_event_query(self._spark, kind=kind, events=batch, parallelism=options.parallelism),
+                size=size,
+                output=StreamOutput(directory=place, is_kept=False),
+                parallelism=options.parallelism,
+                warmup_share=WARMUP_SHARE,
+            ).rows_per_second
 
     # --- functions -----------------------------------------------------------------------
 
@@ -155,7 +209,7 @@ class Runs:
             transform(program.read(source)).write(sink)
 
         source = KeyedBids(events=self._row_events, keys=FEW_KEYS, seed=self._options.seed)
-        return self._penstock(source, build, sink=DroppingSink(), parallelism=1)
+        return self._penstock([source], build, sink=DroppingSink(), parallelism=1)
 
     @property
     def _row_events(self) -> int:
@@ -174,7 +228,7 @@ class Runs:
     # --- jobs ----------------------------------------------------------------------------
 
     def _penstock(
-        self, source: Source, build: Build, *, sink: Sink | None = None, parallelism: int | None = None
+        self, sources: Sequence[Source], build: Build, *, sink: Sink | None = None, parallelism: int | None = None
     ) -> float:
         with round_folder(self._work, "penstock") as place:
             environment = ps.Environment(
@@ -185,7 +239,8 @@ class Runs:
             )
             meters = str(place / "meters")
             into = ps.parquet(str(place / "out")) if sink is None else sink
-            build(environment, MeteredSource(source, meters), MeteredSink(into, meters))
+            metered = [MeteredSource(source, meters) for source in sources]
+            build(environment, *metered, MeteredSink(into, meters))
             with running_job(environment, "bench") as job:
                 job.wait()
             found = read_throughput(place / "meters", warmup_share=WARMUP_SHARE)

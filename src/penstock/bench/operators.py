@@ -2,6 +2,9 @@
 
     sliding, session   windows, against the same query in Structured Streaming on the same Spark
     running            aggregates without a window, against the same query in Structured Streaming in update mode
+    interval-join, deduplicate, static-join
+                       two streams by key and time, first records within a time, and a stream with a table,
+                       against the same query in Structured Streaming
     string-keys        windows by a key of strings, against the same key as integers
     many-keys          windows with 10 million distinct keys, against 10,000
     rows               a row function that is a generator, against the same function with lists; and counting the
@@ -26,7 +29,10 @@ from penstock.terminal.failures import reported_failures
 
 DEFAULT_EVENTS = 40_000_000
 SPARE_CORES = 2
-PARTS = ("sliding", "session", "running", "string-keys", "many-keys", "rows")
+PARTS = (
+    *("sliding", "session", "running", "interval-join", "deduplicate", "static-join"),
+    *("string-keys", "many-keys", "rows"),
+)
 
 Rates = Mapping[str, Sequence[float]]
 """Rows per second in each round, by the name of the run."""
@@ -69,6 +75,9 @@ FIGURES = (
     Figure(name="sliding_ratio", part="sliding", over="penstock", under="spark"),
     Figure(name="session_ratio", part="session", over="penstock", under="spark"),
     Figure(name="running_ratio", part="running", over="penstock", under="spark"),
+    Figure(name="interval_join_ratio", part="interval-join", over="penstock", under="spark"),
+    Figure(name="deduplicate_ratio", part="deduplicate", over="penstock", under="spark"),
+    Figure(name="static_join_ratio", part="static-join", over="penstock", under="spark"),
     Figure(name="string_key_cost", part="string-keys", over="integer", under="string"),
     Figure(name="many_keys_cost", part="many-keys", over="few", under="many"),
     Figure(name="generator_cost", part="rows", over="list", under="generator"),
@@ -102,7 +111,7 @@ FIGURES = (
     "--json", "as_json", is_flag=True, help="Print one line of JSON to standard output, all else to standard error."
 )
 def operators(**values: Any) -> None:
-    """Windows and row functions, each beside the same query elsewhere."""
+    """Windows, joins and row functions, each beside the same query elsewhere."""
     with reported_failures():
         run_operators_bench(OperatorBenchOptions(**values))
 

@@ -6,6 +6,7 @@ import click
 
 from penstock.bench.backpressure import backpressure
 from penstock.bench.coordinator import coordinator
+from penstock.bench.nexmark import nexmark_bench
 from penstock.bench.operators import operators
 from penstock.bench.processor import processor
 from penstock.bench.recovery import recovery
@@ -31,6 +32,7 @@ for _command in (demo, *JOB_COMMANDS, checkpoints, bench, nexmark, sim, state, t
     main.add_command(_command)
 bench.add_command(backpressure)
 bench.add_command(coordinator)
+bench.add_command(nexmark_bench)
 bench.add_command(operators)
 bench.add_command(processor)
 bench.add_command(recovery)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -90,7 +90,8 @@ class NexmarkOptions:
 def nexmark(query: str | None, **values: Any) -> None:
     """Run a query of Nexmark, the benchmark of an online auction. Without QUERY: list the queries.
 
-    With --check, exits with 1 if a row is lost, duplicated or different.
+    With --check, the last line of standard output is JSON, and the exit code is 1 if a row is lost, duplicated or
+    different.
     """
     with reported_failures():
         if query is None:
@@ -119,6 +120,7 @@ def run_nexmark(options: NexmarkOptions) -> int:
     from penstock.terminal.session import SessionOptions, spark_session, work_directory
 
     query = query_of(options.query)
+    options = replace(options, query=query.name)
     events = Events(events=options.events, seed=options.seed, events_per_second=options.events_per_second)
     screen = sys.stderr if options.as_json else sys.stdout
     rescale_to = options.parallelism + 1 if options.kills else None
@@ -143,12 +145,13 @@ def run_nexmark(options: NexmarkOptions) -> int:
             if options.check:
                 _say(screen, "computing the same query with Spark SQL and comparing row for row ...", options)
                 comparison = compare_with_spark(spark, query, events, work / "out")
-    summary = _summary(options, query, events, run, comparison)
-    _report(screen, options, summary)
+    found = summary(options, events.rows(query), run, comparison)
+    _report(screen, options, events.rows(query), run, found)
     if options.directory is not None or options.keep:
         _say(screen, f"output, checkpoints and log are in {work}", options)
-    if options.as_json:
-        click.echo(json.dumps(summary))
+    if options.as_json or options.check:
+        click.echo(json.dumps(found))
+    check_kills(options, run)
     return EXIT_FAILED if comparison is not None and not comparison.exactly_once else 0
 
 
@@ -194,18 +197,12 @@ def _refuse_leftovers(work: Path) -> None:
         )
 
 
-def _summary(
-    options: NexmarkOptions, query: Query, events: Events, run: JobRun, comparison: Comparison | None
-) -> dict[str, Any]:
-    found = {
-        "query": query.name,
+def summary(options: NexmarkOptions, read: int, run: JobRun, comparison: Comparison | None) -> dict[str, Any]:
+    """The result as it is printed for programs. `read` is how many of the events the query reads."""
+    found: dict[str, Any] = {
+        "query": options.query,
         "events": options.events,
-        "events_read": events.rows(query),
-        "events_per_second": round(events.rows(query) / run.seconds),
-        "checkpoints_completed": run.checkpoints_completed,
-        "workers_killed": run.workers_killed,
-        "recovery_seconds": round(run.recovery_seconds, 3),
-        "rescaled": run.rescaled,
+        "events_per_second": round(read / run.seconds),
     }
     if comparison is not None:
         found["rows"] = comparison.rows
@@ -213,14 +210,24 @@ def _summary(
     return found
 
 
-def _report(screen: IO[str], options: NexmarkOptions, found: dict[str, Any]) -> None:
+def check_kills(options: NexmarkOptions, run: JobRun) -> None:
+    """Raise `UsageError` if the job ended before all that was asked for had been done to it."""
+    if options.kills and not (run.workers_killed == options.kills and run.rescaled):
+        done = f"{run.workers_killed} of {options.kills} workers were killed"
+        raise UsageError(
+            f"the job ended too soon: {done}, and it was {'' if run.rescaled else 'not '}rescaled",
+            hint="raise --events",
+        )
+
+
+def _report(screen: IO[str], options: NexmarkOptions, read: int, run: JobRun, found: dict[str, Any]) -> None:
     if options.as_json and options.quiet:
         return
-    lines = [f"{found['events_read']:,} events: {found['events_per_second']:,} events/s"]
+    lines = [f"{read:,} events: {found['events_per_second']:,} events/s, {run.checkpoints_completed} checkpoints"]
     if options.kills:
         lines.append(
-            f"workers killed: {found['workers_killed']}, longest recovery {found['recovery_seconds']:.1f} s; "
-            f"rescaled: {'yes' if found['rescaled'] else 'NO'}"
+            f"workers killed: {run.workers_killed}, longest recovery {run.recovery_seconds:.1f} s; "
+            f"rescaled: {'yes' if run.rescaled else 'NO'}"
         )
     if options.check:
         damage = f"lost {found['lost']}, duplicated {found['duplicated']}, different {found['different']}"

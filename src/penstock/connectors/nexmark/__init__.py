@@ -3,7 +3,7 @@
 Of 50 events (a round) the first is a person, the next three are auctions and the other 46 are bids. Row n of a kind
 depends on n and the seed alone, so any part of a stream can be read again and gives the same rows. Ids start at 1000.
 
-The queries of the benchmark, `q0` to `q22`, are functions that take streams of these events:
+The queries of the benchmark, `q0` to `q23` without `q6`, are functions that take streams of these events:
 
     bids = env.read(ps.nexmark.bids(events=1_000_000)).watermark("ts", delay="4s")
     ps.nexmark.q5(bids).write(ps.parquet("hottest"))
@@ -28,9 +28,12 @@ if TYPE_CHECKING:
         q0,
         q1,
         q2,
+        q3,
+        q4,
         q5,
         q7,
         q8,
+        q9,
         q10,
         q11,
         q12,
@@ -39,8 +42,12 @@ if TYPE_CHECKING:
         q15,
         q16,
         q17,
+        q18,
+        q19,
+        q20,
         q21,
         q22,
+        q23,
         side_input,
     )
 
@@ -63,9 +70,12 @@ __all__ = [
     "q0",
     "q1",
     "q2",
+    "q3",
+    "q4",
     "q5",
     "q7",
     "q8",
+    "q9",
     "q10",
     "q11",
     "q12",
@@ -74,8 +84,12 @@ __all__ = [
     "q15",
     "q16",
     "q17",
+    "q18",
+    "q19",
+    "q20",
     "q21",
     "q22",
+    "q23",
     "shares",
     "side_input",
 ]

@@ -17,7 +17,10 @@ The texts are cut from a second draw, with salt 1:
     bits 19-30   where `extra` begins
     bits 31-46   how long `extra` is
 
-The url belongs to the channel. The hot auction changes every 100 auctions, the hot bidder every 100 persons.
+The url belongs to the channel. The hot auction changes every 100 auctions, the hot bidder every 100 persons. The hot
+auction is the first of its 100 auctions. The hot bidder is the second of the 100 persons, because the first person is
+the hot seller. If they were one person, a join of bidders with sellers would have each of these bids with each of these
+auctions.
 """
 
 from __future__ import annotations
@@ -173,7 +176,7 @@ def _auctions(low: UInt32s, rounds: Int64s) -> Int64s:
 def _bidders(low: UInt32s, high: UInt32s, rounds: Int64s) -> Int64s:
     active = np.minimum(rounds + 1, ACTIVE_PERSONS)
     oldest = rounds + 1 - active
-    hot = rounds - rounds % HOT_BIDDER_EVERY
+    hot = rounds - rounds % HOT_BIDDER_EVERY + 1
     chosen = high & np.uint32(0xFFFF)
     chosen *= active.astype(np.uint32)
     chosen >>= np.uint32(16)
@@ -244,7 +247,7 @@ def bid_columns_sql(
     persons = f"({rounds} + 1)"
     active = f"least({persons}, {ACTIVE_PERSONS}L)"
     cold_bidder = f"{persons} - {active} + {picks_sql(draw, 32, active)}"
-    hot_bidder = f"{rounds} - ({rounds}) % {HOT_BIDDER_EVERY}"
+    hot_bidder = f"{rounds} - ({rounds}) % {HOT_BIDDER_EVERY} + 1"
     event = f"(n + {rounds} * {EVENTS_PER_ROUND - BIDS_PER_ROUND} + {EVENTS_PER_ROUND - BIDS_PER_ROUND})"
     made = {
         "auction": f"{FIRST_ID} + IF({bits_sql(draw, 0, 1)} = 1, {hot_auction}, {cold_auction})",

@@ -22,6 +22,7 @@ EUROS = (pl.col("price").cast(pl.Decimal(20, 0)) * pl.lit("0.908").cast(pl.Decim
 DAY = pl.col("ts").dt.strftime("%Y-%m-%d")
 MINUTE = pl.col("ts").dt.strftime("%H:%M")
 CHANNEL_IDS = {"apple": "0", "google": "1", "facebook": "2", "baidu": "3"}
+NEARBY = "state IN ('OR', 'ID', 'CA')"
 LOW, MIDDLE, HIGH = "price < 10000", "price >= 10000 AND price < 1000000", "price >= 1000000"
 
 
@@ -43,6 +44,27 @@ def q1(bids: Stream) -> Stream:
 def q2(bids: Stream) -> Stream:
     """The bids for every 123rd auction."""
     return bids.where("auction % 123 = 0").select("auction", "price")
+
+
+def q3(persons: Stream, auctions: Stream) -> Stream:
+    """The auctions of category 10 by sellers in Oregon, Idaho and California."""
+    sellers = persons.where(NEARBY).select("name", "city", "state", seller="id")
+    offers = auctions.where("category = 10").select("id", "seller")
+    return offers.join(sellers, on="seller", ttl=None).select("name", "city", "state", "id")
+
+
+def q4(auctions: Stream, bids: Stream) -> Stream:
+    """The mean of the highest bids of all auctions of each category; changes with every higher bid."""
+    offers = auctions.select("id", "category", "ts", "expires")
+    highest = _in_time(offers, bids.select("auction", "price", "ts")).key_by("id", "category")
+    finals = highest.aggregate(final=greatest("price"))
+    return finals.key_by("category").aggregate(final=mean("final"))
+
+
+def _in_time(auctions: Stream, bids: Stream) -> Stream:
+    """Each auction with each bid that was made while the auction was open."""
+    timed = bids.rename({"ts": "bid_ts"})
+    return auctions.join(timed, on={"id": "auction"}, where="bid_ts BETWEEN ts AND expires", ttl=None)
 
 
 def q5(bids: Stream) -> Stream:
@@ -68,6 +90,13 @@ def q8(persons: Stream, auctions: Stream) -> Stream:
     sellers = auctions.key_by("seller").window(windows).aggregate(opened=count()).drop("window_start")
     both = new.join(sellers, on={"id": "seller", "window_end": "window_end"}, within="0s")
     return both.select("id", "name", starttime="window_start")
+
+
+def q9(auctions: Stream, bids: Stream) -> Stream:
+    """The winning bid of each auction: the highest bid, and of equal bids the first; changes with every higher bid."""
+    made = _in_time(auctions, bids.select("auction", "bidder", "price", "ts", bid_extra="extra"))
+    best = made.key_by("id").top(1, by=["price", "bid_ts"], descending=[True, False])
+    return best.with_columns(auction="id")
 
 
 def q10(bids: Stream) -> Stream:
@@ -170,6 +199,23 @@ def q17(bids: Stream) -> Stream:
     )
 
 
+def q18(bids: Stream) -> Stream:
+    """The last bid of each bidder for each auction."""
+    return bids.deduplicate(["bidder", "auction"], keep="last")
+
+
+def q19(bids: Stream) -> Stream:
+    """The ten highest bids for each auction, with their places."""
+    return bids.key_by("auction").top(10, by="price", rank="rank_number")
+
+
+def q20(bids: Stream, auctions: Stream) -> Stream:
+    """The bids for auctions of category 10, each with the auction."""
+    offers = auctions.where("category = 10").rename({"ts": "auction_ts", "extra": "auction_extra"})
+    made = bids.rename({"ts": "bid_ts", "extra": "bid_extra"})
+    return made.join(offers, on={"auction": "id"}, ttl=None)
+
+
 def q21(bids: Stream) -> Stream:
     """The number of the channel of each bid: that of a large channel by its name, others from the url."""
     large = pl.col("channel").str.to_lowercase().replace_strict(CHANNEL_IDS, default=None, return_dtype=pl.String)
@@ -187,3 +233,12 @@ def q22(bids: Stream) -> Stream:
         dir2=folders.get(4, null_on_oob=True),
         dir3=folders.get(5, null_on_oob=True),
     )
+
+
+def q23(bids: Stream, persons: Stream, auctions: Stream) -> Stream:
+    """The bids of persons who sell something themselves, each with the person and with each auction of the person."""
+    made = bids.select("bidder", "price", "channel", "url", bid_extra="extra")
+    bidders = persons.drop("ts").rename({"id": "bidder", "extra": "person_extra"})
+    offers = auctions.drop("id").rename({"seller": "bidder", "ts": "auction_ts", "extra": "auction_extra"})
+    both = made.join(bidders, on="bidder", ttl=None).join(offers, on="bidder", ttl=None)
+    return both.with_columns(person_id="bidder", seller="bidder")
