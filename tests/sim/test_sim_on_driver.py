@@ -68,7 +68,7 @@ def test_a_fifth_of_the_worlds_has_parts_on_the_driver_of_every_kind():
     assert {each.unread is None for each in chosen} == {each.cleans_by_attempt for each in chosen} == {True, False}
     # Rows wait for a source, first records are counted, and streams are joined, only where all splits are known from
     # the beginning.
-    without = {Shape.WAITS, Shape.LIMIT, Shape.JOIN, Shape.CHANGES, *ASIDE}
+    without = {Shape.WAITS, Shape.LIMIT, Shape.JOIN, Shape.CHANGES, Shape.MEETS, *ASIDE}
     assert {world.workload.shape for world in drawn()} == set(Shape) - without
     assert {world.settings.checkpoint.mode for world in drawn()} == set(Mode)
     assert {each.spoils_after is None for each in chosen} == {True, False}

@@ -15,7 +15,8 @@ import pyarrow as pa
 from penstock.api.aggregate_kinds.description import Aggregate as Aggregate
 from penstock.api.alignment import Alignment
 from penstock.api.connector import Sink, Source
-from penstock.api.functions import KeyedFunction, ProcessFunction
+from penstock.api.functions import ProcessFunction, TimedFunction
+from penstock.api.join_steps import LATE_OF_RIGHT
 from penstock.api.join_steps import JoinStep as JoinStep
 from penstock.api.join_steps import RegularJoinStep as RegularJoinStep
 from penstock.api.join_steps import TableJoinStep as TableJoinStep
@@ -211,11 +212,24 @@ class ProcessStep:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RightInput:
+    """The second input of a function over two keyed streams."""
+
+    keys: tuple[str, ...]
+    """The key columns, of the same types as the key columns of the first input."""
+    late: LateRecords | None
+    """None if the input has no event time. Otherwise the function does not get late records if they are read."""
+    timeless: int | None = None
+    """The number of the input that has no watermark, if the other input has one: then the event time of the step is the
+    event time of the other input."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class KeyedProcessStep:
     """A function with state per key. A connected step has a second input, and every subtask gets all records of that
-    input."""
+    input. A step with a right input gets the records of each key of both inputs."""
 
-    function: KeyedFunction
+    function: TimedFunction
     keys: tuple[str, ...]
     key_schema: pa.Schema
     """The key columns."""
@@ -233,11 +247,16 @@ class KeyedProcessStep:
     """The schemas of the side outputs that the function emits to."""
     late: LateRecords | None = None
     """None if the input has no event time. Otherwise the function does not get late records if they are read."""
+    right: RightInput | None = None
+    """The second input, of a function over two keyed streams."""
 
     @property
     def sides(self) -> dict[str, pa.Schema]:
         """The schema of each side output."""
-        return _sides(self.declared_sides, self.late)
+        sides = _sides(self.declared_sides, self.late)
+        if self.right is not None and self.right.late is not None:
+            sides[LATE_OF_RIGHT] = self.right.late.schema
+        return sides
 
     @property
     def declared_states(self) -> dict[str, DeclaredState]:

@@ -35,6 +35,7 @@ DRAWN_LATER = (
     Shape.RUNNING,
     Shape.CHOOSES,
     Shape.TABLE,
+    Shape.MEETS,
 )
 """The shapes that take the place of another shape when everything else has been drawn."""
 

@@ -115,6 +115,8 @@ class Shape(Enum):
 
     TABLE = "table"
     """A join of a source with a table."""
+    MEETS = "meets"
+    """A function over two keyed sources, with state and timers that both sources share."""
 
     @property
     def has_windows(self) -> bool:
@@ -133,7 +135,7 @@ class Shape(Enum):
         `Workload.other_rows`."""
         if self in (Shape.UNION, Shape.UNION_WINDOW):
             return 3
-        return 2 if self in (*PAIRS, *PIPELINES, Shape.WAITS, Shape.JOIN, Shape.CHANGES) else 1
+        return 2 if self in (*PAIRS, *PIPELINES, Shape.WAITS, Shape.JOIN, Shape.CHANGES, Shape.MEETS) else 1
 
 
 class Choice(Enum):
@@ -254,7 +256,8 @@ class Workload:
     @property
     def holds_back(self) -> bool:
         """Whether rows that were read may not be shown when the job is stopped without drain."""
-        return self.shape.has_windows or self.shape in (Shape.WAITS, Shape.LATE, Shape.ASKS, Shape.JOIN)
+        held = (Shape.WAITS, Shape.LATE, Shape.ASKS, Shape.JOIN, Shape.MEETS)
+        return self.shape.has_windows or self.shape in held
 
     @property
     def sources(self) -> int:

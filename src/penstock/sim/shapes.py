@@ -38,6 +38,7 @@
     RUNNING         source → combine ═key═► running → bucket → combine-2 ═bucket═► running-2 → rises → sink
     CHOOSES         source → watermark ═key═► deduplicate → sink, or a changelog as in RUNNING in place of running
     TABLE           source → same-1 ═in some way═► join → without-nulls → sink
+    MEETS           source → watermark ═key═► meets → sink,  source-2 → watermark-2 ═key═► meets
 
 The windows of `WINDOW` and `UNION_WINDOW` are of any kind (`window_kinds`), by key or over all records.
 
@@ -72,6 +73,7 @@ from penstock.api.steps import (
     MapStep,
     ProcessStep,
     ReadStep,
+    RightInput,
     SplitStep,
     Step,
     UnionStep,
@@ -91,6 +93,7 @@ from penstock.sim.connected import Guarded
 from penstock.sim.external import system_of
 from penstock.sim.jobs import APART, SCHEMA, Choice, Shape, Workload
 from penstock.sim.joining import WithoutNulls, join_step, shown_columns, table_join_kind, table_step
+from penstock.sim.meeting import Meets
 from penstock.sim.on_driver import make_source
 from penstock.sim.ranking import deduplicating, measured, top_steps
 from penstock.sim.sides import ODD, SortOut, Units, late_unit
@@ -262,8 +265,9 @@ class _Builder:
                 self._asking(shape)
             case Shape.TABLE:
                 self._table(self._source())
-            case Shape.JOIN:
-                self._join(*self._sources())
+            case Shape.JOIN | Shape.MEETS as shape:
+                timed = [self._watermark(source, _suffix(i)) for i, source in enumerate(self._sources())]
+                (self._join if shape is Shape.JOIN else self._meets)(*timed)
             case Shape.CHANGES | Shape.RUNNING | Shape.CHOOSES as shape:
                 self._with_changes(shape)
             case _:
@@ -445,10 +449,19 @@ class _Builder:
         waited = self._add("waits", step, (source, HASH), (self._watermark(rules, "-2"), BROADCAST))
         self._write(self._slowed(waited, SCHEMA))
 
+    def _meets(self, left: int, right: int) -> None:
+        step = KeyedProcessStep(
+            function=Meets(),
+            keys=("key",),
+            key_schema=pa.schema([SCHEMA.field("key")]),
+            schema=SCHEMA,
+            right=RightInput(keys=("key",), late=None),
+        )
+        self._write(self._slowed(self._add("meets", step, (left, HASH), (right, HASH)), SCHEMA))
+
     def _join(self, left: int, right: int) -> None:
         joining = self._workload.joining
-        timed = self._watermark(left, ""), self._watermark(right, "-2")
-        joined = self._add("join", join_step(joining, SCHEMA), *((each, HASH) for each in timed))
+        joined = self._add("join", join_step(joining, SCHEMA), (left, HASH), (right, HASH))
         shown = shown_columns(joining, SCHEMA)
         step = MapBatchesStep(function=WithoutNulls(shown), kind="arrow", schema=shown)
         without = self._slowed(self._add("without-nulls", step, (joined, FORWARD)), shown)

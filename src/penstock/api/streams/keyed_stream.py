@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import pyarrow as pa
 
@@ -12,11 +12,11 @@ from penstock.api.aggregate_functions import AggregateFunction
 from penstock.api.aggregates import AggregateCall
 from penstock.api.boundary import at_user_line
 from penstock.api.callables import check_callable, refuse_async_methods
-from penstock.api.functions import KeyedBroadcastFunction, KeyedFunction, check_function
+from penstock.api.functions import KeyedBroadcastFunction, KeyedCoFunction, KeyedFunction, check_function
 from penstock.api.grouped import HostedProcessor
 from penstock.api.reductions import RunningReduce
 from penstock.api.state import Ttl
-from penstock.api.streams.connected_stream import ConnectedStream
+from penstock.api.streams.connected_stream import ConnectedKeyedStreams, ConnectedStream
 from penstock.api.streams.data_stream import Stream, stream_behind
 from penstock.api.streams.ranking import By, Descending, TopWords, top_of_keys
 from penstock.api.streams.running_aggregate import running_aggregate
@@ -149,6 +149,11 @@ class KeyedStream:
         >>> run(program)
         [{'user': 'a', 'total': 15}]
         """
+        if isinstance(function, KeyedCoFunction):
+            raise UsageError(
+                f"{type(function).__name__} needs two keyed streams",
+                hint="write .key_by(...).connect(other_stream.key_by(...)).process(...)",
+            )
         check_function(function, KeyedFunction, argument="process", methods=("on_row",))
         if isinstance(function, KeyedBroadcastFunction):
             raise UsageError(
@@ -219,16 +224,48 @@ class KeyedStream:
         inputs = (self._state.input_by_key(self._keys),)
         return stream_behind(step, self._state, inputs=inputs, kind="transform-with-state", name=name)
 
+    @overload
     def connect(
-        self, broadcast: Stream, *, wait: Literal["end"] | Duration | datetime.datetime | None = None
-    ) -> ConnectedStream:
-        """These records, and in every subtask all records of another stream as well: rules, settings, prices.
+        self, other: Stream, *, wait: Literal["end"] | Duration | datetime.datetime | None = None
+    ) -> ConnectedStream: ...
 
-        The records of the two streams come in no particular order: the first keyed records may come before any rule.
-        With `wait` the keyed records wait in front of the step: until the broadcast stream has been read to its end
-        (`"end"`, for a stream that ends), until the event time of the broadcast stream has come to a `datetime`, or for
-        a duration (`"30s"`) after each start of the step. Checkpoints are taken while keyed records wait; records that
-        must be read for a checkpoint are kept in its state.
+    @overload
+    def connect(self, other: KeyedStream) -> ConnectedKeyedStreams: ...
+
+    def connect(
+        self, other: Stream | KeyedStream, *, wait: Literal["end"] | Duration | datetime.datetime | None = None
+    ) -> ConnectedStream | ConnectedKeyedStreams:
+        """These records together with the records of another stream. The records of another **keyed** stream come by
+        key, too: a function sees the records of both streams, with the state of their key (`KeyedCoFunction`). The
+        records of any other stream are **broadcast**: every subtask gets all of them, as rules, settings or prices
+        (`KeyedBroadcastFunction`).
+
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> class Settled(ps.KeyedCoFunction):
+        ...     rest = ps.value_state("rest", "bigint", default=0)
+        ...     def on_left(self, order, context):
+        ...         return self.add(order["price"], context)
+        ...     def on_right(self, payment, context):
+        ...         return self.add(-payment["paid"], context)
+        ...     def add(self, amount, context):
+        ...         self.rest.set(self.rest.get() + amount)
+        ...         if self.rest.get() == 0:
+        ...             return {"order": context.key}
+        >>> def program(env):
+        ...     orders = env.from_iterable([{"id": 1, "price": 5}, {"id": 2, "price": 7}], name="orders")
+        ...     payments = env.from_iterable([{"order": 1, "paid": 2}, {"order": 1, "paid": 3}], name="payments")
+        ...     both = orders.key_by("id").connect(payments.key_by("order"))
+        ...     both.process(Settled(), schema="order bigint").write(ps.collect())
+        >>> run(program)
+        [{'order': 1}]
+
+        The key columns of two keyed streams have the same types, one by one, and may have different names. The records
+        of two streams come in no particular order: the first keyed records may come before any rule. With `wait` the
+        keyed records wait for a broadcast stream in front of the step: until the broadcast stream has been read to its
+        end (`"end"`, for a stream that ends), until the event time of the broadcast stream has come to a `datetime`, or
+        for a duration (`"30s"`) after each start of the step. Checkpoints are taken while keyed records wait; records
+        that must be read for a checkpoint are kept in its state.
 
         >>> import penstock as ps
         >>> from penstock.testing import run
@@ -247,12 +284,19 @@ class KeyedStream:
         >>> run(program)
         [{'item': 'pen', 'price': 9}]
         """
-        if not isinstance(broadcast, Stream):
-            raise UsageError(f"connect takes a stream, not {broadcast!r}")
-        other: StreamState = broadcast._state  # noqa: SLF001  # streams know each other
-        if other.ledger is not self._state.ledger:
+        if not isinstance(other, Stream | KeyedStream):
+            raise UsageError(f"connect takes a stream, not {other!r}")
+        state: StreamState = other._state  # noqa: SLF001  # streams know each other
+        if state.ledger is not self._state.ledger:
             raise UsageError("connect takes a stream of the same environment")
-        return ConnectedStream(self._state, self._keys, other, wait_for(wait, has_time=other.time_column is not None))
+        if isinstance(other, KeyedStream):
+            if wait is not None:
+                raise UsageError(
+                    f"connect: wait is {wait!r}, and the other stream is keyed: only a broadcast stream is waited for",
+                    hint="leave wait out, and keep records in state until the records that they need have come",
+                )
+            return ConnectedKeyedStreams(self._state, self._keys, state, other._keys)  # noqa: SLF001
+        return ConnectedStream(self._state, self._keys, state, wait_for(wait, has_time=state.time_column is not None))
 
     @property
     def schema(self) -> pa.Schema:

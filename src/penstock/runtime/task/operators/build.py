@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from penstock.api.first_rows import FirstOfKey
+from penstock.api.functions import KeyedCoFunction
 from penstock.api.grouped import GroupedFunction
 from penstock.api.other_windows import CountWindow
 from penstock.api.pane_windows import PaneWindow
@@ -43,6 +44,7 @@ from penstock.runtime.task.operators.async_map import AsyncMapOperator
 from penstock.runtime.task.operators.base import Operator
 from penstock.runtime.task.operators.choosing import FilterOperator, SampleOperator
 from penstock.runtime.task.operators.clock_windows import ClockPaneOperator, ClockSessionOperator, ClockWindowOperator
+from penstock.runtime.task.operators.co_process import CoOperator
 from penstock.runtime.task.operators.count_windows import CountWindowOperator
 from penstock.runtime.task.operators.deduplicate import DeduplicateOperator, LastRecordOperator
 from penstock.runtime.task.operators.distinct import DistinctOperator
@@ -115,6 +117,8 @@ def _keyed_operator(step: KeyedProcessStep) -> Operator:
         return GroupedOperator(step, step.function)
     if isinstance(step.function, FirstOfKey):
         return DistinctOperator(step, step.function)
+    if isinstance(step.function, KeyedCoFunction) and step.right is not None:
+        return CoOperator(step, step.function, step.right)
     return KeyedOperator(step) if step.wait is None else WaitingOperator(step)
 
 
