@@ -210,6 +210,7 @@ EXCHANGES = {
     Shape.CHANGES: ["hash", "hash", "hash", "hash", "hash"],
     Shape.TABLE: [],
     Shape.MEETS: ["hash", "hash"],
+    Shape.SORTED: ["hash"],
 }
 TWO_ENDS = (Shape.TWO_SINKS, Shape.SPLIT, Shape.SIDES, Shape.PIPELINES, Shape.SLICES, Shape.MIXED)
 

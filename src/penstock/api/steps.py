@@ -463,6 +463,32 @@ class DeduplicateStep:
         return {"groups": DeclaredState(kind="deduplicate", type=f"columns {columns}")}
 
 
+@dataclass(frozen=True, kw_only=True)
+class SortStep:
+    """Records in the order of their event time. A record waits until the watermark has come to its time."""
+
+    keys: tuple[str, ...]
+    """The key columns. Without key columns a single subtask gets all records."""
+    late: LateRecords
+    """Where event time is, and the columns of the records."""
+    order: tuple[tuple[str, bool], ...]
+    """The columns that order records of the same time, each with whether it is descending. It is no part of the state:
+    it may change when a program goes on from a snapshot."""
+    schema: pa.Schema
+
+    @property
+    def sides(self) -> dict[str, pa.Schema]:
+        """The schema of each side output."""
+        return _sides({}, self.late)
+
+    @property
+    def declared_states(self) -> dict[str, DeclaredState]:
+        """The records that wait. A sort can go on from a snapshot only if this description is the same as in the
+        snapshot."""
+        columns = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
+        return {"records": DeclaredState(kind="sort", type=f"by {self.late.time_column}, columns {columns}")}
+
+
 WINDOW_ROWS = "\0rows"
 """The column with the records of a window, behind a window whose records a function gets, or whose first records are
 shown."""
@@ -548,6 +574,7 @@ Step = (
     | WindowStep
     | ApplyStep
     | DeduplicateStep
+    | SortStep
     | ListedRowsStep
     | RunningCombineStep
     | RunningStep

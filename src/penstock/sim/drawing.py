@@ -36,6 +36,7 @@ DRAWN_LATER = (
     Shape.CHOOSES,
     Shape.TABLE,
     Shape.MEETS,
+    Shape.SORTED,
 )
 """The shapes that take the place of another shape when everything else has been drawn."""
 

@@ -61,6 +61,8 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
             rows = expected_table_join(table_join_kind(workload.joining.how), records)
         case Shape.JOIN | Shape.CHANGES | Shape.MEETS:
             rows = _of_both(workload, *sides_of(workload, inputs))
+        case Shape.SORTED:
+            rows = Counter(records)
         case Shape.WAITS:
             rows = Counter(records_of(inputs[: workload.splits]))
         case Shape.LIMIT:
@@ -119,7 +121,16 @@ def next_stage(stages: Sequence[Stage], stage: Stage) -> tuple[Stage, ...]:
     return tuple(kept) if kept and kept[-1].parallelism == stage.parallelism else (*kept, stage)
 
 
-_OF_ALL = (Shape.LIMIT, Shape.DISTINCT, Shape.JOIN, Shape.CHANGES, Shape.RUNNING, Shape.CHOOSES, Shape.MEETS)
+_OF_ALL = (
+    Shape.LIMIT,
+    Shape.DISTINCT,
+    Shape.JOIN,
+    Shape.CHANGES,
+    Shape.RUNNING,
+    Shape.CHOOSES,
+    Shape.MEETS,
+    Shape.SORTED,
+)
 """The shapes whose rows follow from all records together."""
 
 

@@ -117,6 +117,8 @@ class Shape(Enum):
     """A join of a source with a table."""
     MEETS = "meets"
     """A function over two keyed sources, with state and timers that both sources share."""
+    SORTED = "sorted"
+    """A sort by event time."""
 
     @property
     def has_windows(self) -> bool:
@@ -234,7 +236,7 @@ class Workload:
     keyed: bool = True
     """Whether these windows are by key, or over all records."""
     runs: KeptRuns = KeptRuns.WHOLE
-    """How the rows of windows are kept."""
+    """How the rows of windows, and the rows that are sorted, are kept."""
     lateness_us: int = 0
     """The allowed lateness of these windows, and of the windows of the shape `LATE`."""
     updates: Updates | None = None
@@ -256,7 +258,7 @@ class Workload:
     @property
     def holds_back(self) -> bool:
         """Whether rows that were read may not be shown when the job is stopped without drain."""
-        held = (Shape.WAITS, Shape.LATE, Shape.ASKS, Shape.JOIN, Shape.MEETS)
+        held = (Shape.WAITS, Shape.LATE, Shape.ASKS, Shape.JOIN, Shape.MEETS, Shape.SORTED)
         return self.shape.has_windows or self.shape in held
 
     @property

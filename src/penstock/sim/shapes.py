@@ -38,6 +38,7 @@
     RUNNING         source → combine ═key═► running → bucket → combine-2 ═bucket═► running-2 → rises → sink
     CHOOSES         source → watermark ═key═► deduplicate → sink, or a changelog as in RUNNING in place of running
     TABLE           source → same-1 ═in some way═► join → without-nulls → sink
+    SORTED          source → watermark ═key═► sort → in-order → sink
     MEETS           source → watermark ═key═► meets → sink,  source-2 → watermark-2 ═key═► meets
 
 The windows of `WINDOW` and `UNION_WINDOW` are of any kind (`window_kinds`), by key or over all records.
@@ -97,6 +98,7 @@ from penstock.sim.meeting import Meets
 from penstock.sim.on_driver import make_source
 from penstock.sim.ranking import deduplicating, measured, top_steps
 from penstock.sim.sides import ODD, SortOut, Units, late_unit
+from penstock.sim.sorting import KEY, InOrder, sort_step
 from penstock.sim.timers import WindowsByTimers, copies
 from penstock.sim.window_kinds import WindowKind, window_of
 
@@ -268,8 +270,8 @@ class _Builder:
             case Shape.JOIN | Shape.MEETS as shape:
                 timed = [self._watermark(source, _suffix(i)) for i, source in enumerate(self._sources())]
                 (self._join if shape is Shape.JOIN else self._meets)(*timed)
-            case Shape.CHANGES | Shape.RUNNING | Shape.CHOOSES as shape:
-                self._with_changes(shape)
+            case Shape.CHANGES | Shape.RUNNING | Shape.CHOOSES | Shape.SORTED as shape:
+                self._with_rows(shape)
             case _:
                 assert_never(self._workload.shape)
         return build_plan(tuple(self._nodes), parallelism=self._parallelism, max_parallelism=None)
@@ -449,6 +451,13 @@ class _Builder:
         waited = self._add("waits", step, (source, HASH), (self._watermark(rules, "-2"), BROADCAST))
         self._write(self._slowed(waited, SCHEMA))
 
+    def _sorted(self, timed: int) -> None:
+        descending = self._workload.salt % 2 == 0
+        ordered = self._add("sort", sort_step(descending=descending), (timed, HASH))
+        checks = InOrder(self._world, descending=descending)
+        step = KeyedProcessStep(function=checks, keys=("key",), key_schema=KEY, schema=SCHEMA)
+        self._write(self._slowed(self._add("in-order", step, (ordered, FORWARD)), SCHEMA))
+
     def _meets(self, left: int, right: int) -> None:
         step = KeyedProcessStep(
             function=Meets(),
@@ -467,8 +476,10 @@ class _Builder:
         without = self._slowed(self._add("without-nulls", step, (joined, FORWARD)), shown)
         self._add(SINK, WriteStep(sink=self._sink(SINK), schema=shown), (without, FORWARD))
 
-    def _with_changes(self, shape: Shape) -> None:
-        if shape is Shape.CHANGES:
+    def _with_rows(self, shape: Shape) -> None:
+        if shape is Shape.SORTED:
+            self._sorted(self._watermark(self._source(), ""))
+        elif shape is Shape.CHANGES:
             self._changes(*self._sources())
         elif shape is Shape.RUNNING:
             self._running(self._counted(self._source()))

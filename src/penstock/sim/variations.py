@@ -101,7 +101,9 @@ def _with_other_steps(random: Random, drawn: Scenario) -> Scenario:
     takes = drawn.workload.shape is Shape.RUNNING and not drawn.workload.shares_keys
     drawn = _choosing(random, drawn) if takes and random.random() < 0.5 else drawn
     takes = drawn.workload.shape is Shape.JOIN and _is_exactly_once(drawn)
-    return _meeting(random, drawn) if takes and random.random() < 0.25 else drawn
+    drawn = _meeting(random, drawn) if takes and random.random() < 0.25 else drawn
+    takes = drawn.workload.shape in (Shape.KEYED, Shape.RUNNING) and _is_exactly_once(drawn)
+    return _sorting(random, drawn) if takes and random.random() < 0.4 else drawn
 
 
 def _aggregating(random: Random, drawn: Scenario) -> Scenario:
@@ -125,6 +127,11 @@ def _meeting(random: Random, drawn: Scenario) -> Scenario:
     """The same world with a function over both sources, in the place of a join."""
     workload = replace(drawn.workload, shape=Shape.MEETS, shares_files=random.random() < 0.5)
     return _with_workload(drawn, workload)
+
+
+def _sorting(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with a sort by event time, in the place of an exchange or of a running aggregate."""
+    return _with_workload(drawn, replace(drawn.workload, shape=Shape.SORTED, runs=draw_runs(random)))
 
 
 def _with_untimed_windows(random: Random, drawn: Scenario) -> Scenario:

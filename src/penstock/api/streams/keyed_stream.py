@@ -20,6 +20,7 @@ from penstock.api.streams.connected_stream import ConnectedKeyedStreams, Connect
 from penstock.api.streams.data_stream import Stream, stream_behind
 from penstock.api.streams.ranking import By, Descending, TopWords, top_of_keys
 from penstock.api.streams.running_aggregate import running_aggregate
+from penstock.api.streams.sorting import sorted_by_time
 from penstock.api.streams.stream_state import Row, StreamState, keyed_step
 from penstock.api.streams.windowed_stream import WindowedStream, windowed
 from penstock.api.waiting import wait_for
@@ -118,6 +119,29 @@ class KeyedStream:
         """
         words = TopWords(most=n, by=by, descending=descending, rank=rank)
         return Stream(top_of_keys(self._state, self._keys, words, ttl=ttl, name=name))
+
+    def sort(self, by: By | None = None, *, descending: Descending = False, name: str | None = None) -> Stream:
+        """The records of each key in the order of their event time: a record leaves when the watermark has come to its
+        time, behind all records of earlier times.
+
+        A subtask hands on the records of all its keys in the order of their times. So the steps that follow without an
+        exchange, such as `select` and `write`, get records in order. Behind an exchange the records of several subtasks
+        are mixed: only the records of one key, sent by that key, are still in order. Needs a watermark before; see
+        `Stream.sort` for `by`, late records and ties.
+
+        >>> import datetime
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> def program(env):
+        ...     rows = [("ann", 3), ("bob", 1), ("ann", 1), ("bob", 2), ("ann", 2)]
+        ...     day = datetime.datetime(2026, 1, 1)
+        ...     events = [{"user": user, "n": n, "ts": day.replace(hour=n)} for user, n in rows]
+        ...     ordered = env.from_iterable(events).watermark("ts", delay="1 day").key_by("user").sort()
+        ...     ordered.select("user", "n").write(ps.collect())
+        >>> [row["n"] for row in run(program) if row["user"] == "ann"]
+        [1, 2, 3]
+        """
+        return Stream(sorted_by_time(self._state, self._state, self._keys, by, descending=descending, name=name))
 
     def process(
         self,

@@ -27,6 +27,7 @@ from penstock.api.steps import (
     RunningStep,
     SampleStep,
     SelectStep,
+    SortStep,
     SplitStep,
     Step,
     TableJoinStep,
@@ -67,6 +68,7 @@ from penstock.runtime.task.operators.regular_join import RegularJoinOperator
 from penstock.runtime.task.operators.running import RunningCombineOperator, RunningOperator
 from penstock.runtime.task.operators.session_windows import SessionCombineOperator, SessionWindowOperator
 from penstock.runtime.task.operators.sink import SinkOperator
+from penstock.runtime.task.operators.sort import SortOperator
 from penstock.runtime.task.operators.source import SourceOperator
 from penstock.runtime.task.operators.table_join import TableJoinOperator
 from penstock.runtime.task.operators.top import TopOperator
@@ -102,8 +104,8 @@ def build_operator(step: Step) -> Operator:
             return _keyed_operator(step)
         case CombineStep() | WindowStep() | RunningCombineStep() | RunningStep():
             return _aggregate_operator(step)
-        case DeduplicateStep():
-            return LastRecordOperator(step) if step.keeps_last else DeduplicateOperator(step)
+        case DeduplicateStep() | SortStep():
+            return SortOperator(step) if isinstance(step, SortStep) else _deduplicating(step)
         case JoinStep() | RegularJoinStep() | TableJoinStep() | VersionJoinStep():
             return _join_operator(step)
         case WriteStep():
@@ -120,6 +122,10 @@ def _keyed_operator(step: KeyedProcessStep) -> Operator:
     if isinstance(step.function, KeyedCoFunction) and step.right is not None:
         return CoOperator(step, step.function, step.right)
     return KeyedOperator(step) if step.wait is None else WaitingOperator(step)
+
+
+def _deduplicating(step: DeduplicateStep) -> Operator:
+    return LastRecordOperator(step) if step.keeps_last else DeduplicateOperator(step)
 
 
 def _join_operator(step: JoinStep | RegularJoinStep | TableJoinStep | VersionJoinStep) -> Operator:
