@@ -243,6 +243,8 @@ class Workload:
     """When the windows of the shapes `WINDOW` and `UNION_WINDOW` show results that may still change; None: never."""
     joining: Joining = field(default_factory=Joining)
     """How the two sources are joined, in the shapes `JOIN` and `CHANGES`."""
+    refreshes: bool = False
+    """Whether the table of the shape `TABLE` changes all the time, and is read anew every now and then."""
     choice: Choice = Choice.FIRST
     """Which records the job chooses, in the shape `CHOOSES`."""
     induces: bool = False

@@ -37,7 +37,7 @@
                     source-2 → combine ═key═► running ═key═► join, join-2
     RUNNING         source → combine ═key═► running → bucket → combine-2 ═bucket═► running-2 → rises → sink
     CHOOSES         source → watermark ═key═► deduplicate → sink, or a changelog as in RUNNING in place of running
-    TABLE           source → same-1 ═in some way═► join → without-nulls → sink
+    TABLE           source → same-1 ═in some way═► join → without-nulls → sink, or ═key═► not-older → sink
     SORTED          source → watermark ═key═► sort → in-order → sink
     MEETS           source → watermark ═key═► meets → sink,  source-2 → watermark-2 ═key═► meets
 
@@ -97,6 +97,7 @@ from penstock.sim.joining import WithoutNulls, join_step, shown_columns, table_j
 from penstock.sim.meeting import Meets
 from penstock.sim.on_driver import make_source
 from penstock.sim.ranking import deduplicating, measured, top_steps
+from penstock.sim.refreshing import VERSION, ChangingTable, NotOlder
 from penstock.sim.sides import ODD, SortOut, Units, late_unit
 from penstock.sim.sorting import KEY, InOrder, sort_step
 from penstock.sim.timers import WindowsByTimers, copies
@@ -499,11 +500,17 @@ class _Builder:
 
     def _table(self, source: int) -> None:
         how, by_key = table_join_kind(self._workload.joining.how), self._workload.salt % 2 == 0
-        joined = table_step(how, SCHEMA, by_key=by_key)
+        changing = ChangingTable(self._world) if self._workload.refreshes else None
+        joined = table_step(how, SCHEMA, by_key=by_key, changing=changing)
         before = self._add("join", joined, (self._map("same-1", same, source), HASH if by_key else FORWARD))
         step = MapBatchesStep(function=WithoutNulls(joined.schema), kind="arrow", schema=joined.schema)
-        shown = self._slowed(self._add("without-nulls", step, (before, FORWARD)), joined.schema)
-        self._add(SINK, WriteStep(sink=self._sink(SINK), schema=joined.schema), (shown, FORWARD))
+        without, schema = self._add("without-nulls", step, (before, FORWARD)), joined.schema
+        if VERSION in schema.names:
+            schema = schema.remove(schema.get_field_index(VERSION))
+            checks = KeyedProcessStep(function=NotOlder(), keys=("key",), key_schema=KEY, schema=schema)
+            without = self._add("not-older", checks, (without, HASH))
+        shown = self._slowed(without, schema)
+        self._add(SINK, WriteStep(sink=self._sink(SINK), schema=schema), (shown, FORWARD))
 
     def _timers(self, timed: int) -> None:
         kept = self._add("where", WhereStep(condition=keep_condition(), schema=SCHEMA), (timed, FORWARD))

@@ -102,8 +102,12 @@ def _with_other_steps(random: Random, drawn: Scenario) -> Scenario:
     drawn = _choosing(random, drawn) if takes and random.random() < 0.5 else drawn
     takes = drawn.workload.shape is Shape.JOIN and _is_exactly_once(drawn)
     drawn = _meeting(random, drawn) if takes and random.random() < 0.25 else drawn
-    takes = drawn.workload.shape in (Shape.KEYED, Shape.RUNNING) and _is_exactly_once(drawn)
-    return _sorting(random, drawn) if takes and random.random() < 0.4 else drawn
+    takes = drawn.workload.shape in (Shape.KEYED, Shape.RUNNING) and drawn.workload.on_driver is None
+    takes = takes and _is_exactly_once(drawn)
+    drawn = _sorting(random, drawn) if takes and random.random() < 0.4 else drawn
+    if drawn.workload.shape is Shape.TABLE and random.random() < 0.5:
+        return _with_workload(drawn, replace(drawn.workload, refreshes=True))
+    return drawn
 
 
 def _aggregating(random: Random, drawn: Scenario) -> Scenario:

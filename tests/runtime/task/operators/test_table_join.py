@@ -17,7 +17,7 @@ from join_rig import Output, same_key
 
 from penstock.api.join_steps import JoinKind, TableJoinStep
 from penstock.api.static_tables import GivenTable
-from penstock.api.streams.join_words import _TableSide, pair_columns
+from penstock.api.streams.join_words import ColumnsByKey, pair_columns
 from penstock.core.ids import Epoch, Instant, JobId, TaskId, VertexId
 from penstock.plan.key_groups import range_of
 from penstock.runtime.task.operators.base import OperatorContext
@@ -38,7 +38,7 @@ def step_of(how: JoinKind, key: pa.DataType, table: list[Any], *, by_key: bool, 
     schema = pa.schema([("k", key), ("l", pa.int64())])
     rows = pa.table({"rk": pa.array(table, key), "r": pa.array(range(len(table)), pa.int64())})
     pairs = pair_columns(
-        _TableSide(keys=("k",), schema=schema), _TableSide(keys=("rk",), schema=rows.schema), suffix=None
+        ColumnsByKey(keys=("k",), schema=schema), ColumnsByKey(keys=("rk",), schema=rows.schema), suffix=None
     )
     return TableJoinStep(
         keys=("k",),
