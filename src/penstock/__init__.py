@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from penstock.api.functions import (
         FunctionContext,
         KeyedBroadcastFunction,
+        KeyedCoFunction,
         KeyedContext,
         KeyedFunction,
         ProcessFunction,
@@ -93,7 +94,7 @@ if TYPE_CHECKING:
         union_list_state,
         value_state,
     )
-    from penstock.api.streams.connected_stream import ConnectedStream
+    from penstock.api.streams.connected_stream import ConnectedKeyedStreams, ConnectedStream
     from penstock.api.streams.data_stream import Stream
     from penstock.api.streams.keyed_stream import KeyedStream
     from penstock.api.streams.side_streams import Parts
@@ -184,6 +185,7 @@ _HOMES = {
     "penstock.api.functions": (
         "FunctionContext",
         "KeyedBroadcastFunction",
+        "KeyedCoFunction",
         "KeyedContext",
         "KeyedFunction",
         "ProcessFunction",
@@ -219,7 +221,7 @@ _HOMES = {
         "union_list_state",
         "value_state",
     ),
-    "penstock.api.streams.connected_stream": ("ConnectedStream",),
+    "penstock.api.streams.connected_stream": ("ConnectedKeyedStreams", "ConnectedStream"),
     "penstock.api.streams.data_stream": ("Stream",),
     "penstock.api.streams.keyed_stream": ("KeyedStream",),
     "penstock.api.streams.side_streams": ("Parts",),
@@ -304,6 +306,7 @@ __all__ = [
     "CheckpointHook",
     "Checkpointing",
     "Committer",
+    "ConnectedKeyedStreams",
     "ConnectedStream",
     "CorruptFile",
     "EdgeInfo",
@@ -322,6 +325,7 @@ __all__ = [
     "JobTakenOver",
     "JobView",
     "KeyedBroadcastFunction",
+    "KeyedCoFunction",
     "KeyedContext",
     "KeyedFunction",
     "KeyedStream",

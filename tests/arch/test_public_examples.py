@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import penstock
 
-STREAMS = ("Stream", "KeyedStream", "WindowedStream", "ConnectedStream")
+STREAMS = ("Stream", "KeyedStream", "WindowedStream", "ConnectedStream", "ConnectedKeyedStreams")
 MADE_BY_USERS = (
     "AggregateFunction",
     "AsyncFunction",
@@ -15,6 +15,7 @@ MADE_BY_USERS = (
     "Checkpointing",
     "Environment",
     "KeyedBroadcastFunction",
+    "KeyedCoFunction",
     "KeyedFunction",
     "ProcessFunction",
     "Sink",

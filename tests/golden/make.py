@@ -12,6 +12,7 @@
     PYTHONPATH=src:tests/support python tests/golden/make.py decimals-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py running-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py tops-v2
+    PYTHONPATH=src:tests/support python tests/golden/make.py sorts-v2
 
 What was written before stays, and must be readable for ever. The modules of `tests/support` whose names begin with
 `golden_` say what is in them.
@@ -31,6 +32,7 @@ import golden_requests
 import golden_running
 import golden_runs
 import golden_sketches
+import golden_sorts
 import golden_tops
 import golden_updates
 import golden_windows
@@ -52,6 +54,7 @@ def main(version: str) -> None:
         "decimals": golden_decimals,
         "running": golden_running,
         "tops": golden_tops,
+        "sorts": golden_sorts,
     }
     content = contents.get(version.partition("-")[0], golden_content)
     for path, data in content.files().items():

@@ -209,6 +209,8 @@ EXCHANGES = {
     Shape.JOIN: ["hash", "hash"],
     Shape.CHANGES: ["hash", "hash", "hash", "hash", "hash"],
     Shape.TABLE: [],
+    Shape.MEETS: ["hash", "hash"],
+    Shape.SORTED: ["hash"],
 }
 TWO_ENDS = (Shape.TWO_SINKS, Shape.SPLIT, Shape.SIDES, Shape.PIPELINES, Shape.SLICES, Shape.MIXED)
 

@@ -71,9 +71,9 @@ def test_a_fifth_of_the_worlds_has_parts_on_the_driver_of_every_kind():
     assert 0.12 < len(chosen) / len(SEEDS) < 0.28
     assert {(bool(each.sources), bool(each.sinks)) for each in chosen} == {(True, False), (False, True), (True, True)}
     assert {each.unread is None for each in chosen} == {each.cleans_by_attempt for each in chosen} == {True, False}
-    # Rows wait for a source, first records are counted, and streams are joined, only where all splits are known from
-    # the beginning.
-    without = {Shape.WAITS, Shape.LIMIT, Shape.JOIN, Shape.CHANGES, *ASIDE}
+    # Rows wait for a source, first records are counted, records are sorted, and streams are joined, only where all
+    # splits are known from the beginning.
+    without = {Shape.WAITS, Shape.LIMIT, Shape.JOIN, Shape.CHANGES, Shape.MEETS, Shape.SORTED, *ASIDE}
     assert {world.workload.shape for world in drawn()} == set(Shape) - without
     assert {world.settings.checkpoint.mode for world in drawn()} == set(Mode)
     assert {each.spoils_after is None for each in chosen} == {True, False}

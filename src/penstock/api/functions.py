@@ -208,7 +208,21 @@ class Function:
         declared_states(cls)
 
 
-class KeyedFunction(Function):
+class TimedFunction(Function):
+    """What functions over keyed streams have in common: timers, and an end."""
+
+    def on_timer(self, timer: Timer, context: KeyedContext) -> Rows:  # noqa: ARG002
+        """Called when a timer fires, with the state of the key that set the timer."""
+        raise UsageError(
+            f"{timer!r} fired in {type(self).__name__}, which has no on_timer", hint="write the method on_timer"
+        )
+
+    def on_end(self, context: KeyedContext) -> Rows:
+        """Called once per subtask when all data has been seen and all event-time timers have fired; not when the job is
+        stopped without drain. There is no key."""
+
+
+class KeyedFunction(TimedFunction):
     """A function over the rows of a keyed stream; see `KeyedStream.process`.
 
     >>> import datetime
@@ -238,16 +252,6 @@ class KeyedFunction(Function):
         """Called for every record, with the state of its key."""
         raise NotImplementedError
 
-    def on_timer(self, timer: Timer, context: KeyedContext) -> Rows:  # noqa: ARG002
-        """Called when a timer fires, with the state of the key that set the timer."""
-        raise UsageError(
-            f"{timer!r} fired in {type(self).__name__}, which has no on_timer", hint="write the method on_timer"
-        )
-
-    def on_end(self, context: KeyedContext) -> Rows:
-        """Called once per subtask when all data has been seen and all event-time timers have fired; not when the job is
-        stopped without drain. There is no key."""
-
 
 class KeyedBroadcastFunction(KeyedFunction):
     """A function over a keyed stream and a broadcast stream; see `KeyedStream.connect`.
@@ -275,6 +279,44 @@ class KeyedBroadcastFunction(KeyedFunction):
 
     def on_broadcast(self, row: Row, context: KeyedContext) -> Rows:
         """Called in every subtask for every broadcast record. There is no key."""
+        raise NotImplementedError
+
+
+class KeyedCoFunction(TimedFunction):
+    """A function over two keyed streams, with state and timers that both streams share; see `KeyedStream.connect`.
+
+    `on_left` is called for the records of the stream that `connect` was called on, `on_right` for the records of the
+    other stream. Both have the state and the timers of the record's key. Records of one stream and one key are handled
+    in the order in which they come. Records of the two streams come in no particular order.
+
+    >>> import datetime
+    >>> import penstock as ps
+    >>> from penstock.testing import run
+    >>> class Unpaid(ps.KeyedCoFunction):
+    ...     paid = ps.value_state("paid", "boolean", default=False)
+    ...     def on_left(self, order, context):
+    ...         context.timers.at_event_time(order["ts"] + datetime.timedelta(minutes=15))
+    ...     def on_right(self, payment, context):
+    ...         self.paid.set(True)
+    ...     def on_timer(self, timer, context):
+    ...         if not self.paid.get():
+    ...             return {"order": context.key}
+    >>> def program(env):
+    ...     noon = datetime.datetime(2026, 1, 1, 12)
+    ...     orders = env.from_iterable([{"order": order, "ts": noon} for order in "ab"], name="orders").watermark("ts")
+    ...     payments = env.from_iterable([{"paid": "a", "ts": noon}], name="payments").watermark("ts")
+    ...     both = orders.key_by("order").connect(payments.key_by("paid"))
+    ...     both.process(Unpaid(), schema="order string").write(ps.collect())
+    >>> run(program)
+    [{'order': 'b'}]
+    """
+
+    def on_left(self, row: Row, context: KeyedContext) -> Rows:
+        """Called for every record of the stream that `connect` was called on, with the state of its key."""
+        raise NotImplementedError
+
+    def on_right(self, row: Row, context: KeyedContext) -> Rows:
+        """Called for every record of the other stream, with the state of its key."""
         raise NotImplementedError
 
 

@@ -42,6 +42,7 @@ from penstock.api.steps import (
     ReadStep,
     RegularJoinStep,
     RunningStep,
+    SortStep,
     Step,
     VersionJoinStep,
     WindowStep,
@@ -93,6 +94,7 @@ class RecordedStep:
             | WindowStep
             | RunningStep
             | DeduplicateStep
+            | SortStep
             | JoinStep
             | RegularJoinStep
             | VersionJoinStep

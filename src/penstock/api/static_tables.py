@@ -1,4 +1,5 @@
-"""Tables that streams are joined with, and that do not change while a job runs."""
+"""Tables that streams are joined with. A table does not change while a job runs, unless it is read anew every so
+often."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -26,9 +27,50 @@ class StaticTable(ABC):
         Called on the driver, before the job starts."""
         return self
 
+    def refreshed(self, every_ms: int) -> RefreshedTable:
+        """The table that is read anew every so often. Raises `UsageError`."""
+        raise UsageError(
+            f"join: refresh is {every_ms} ms, and a table in memory does not change",
+            hint="give a batch DataFrame of Spark, which the driver can read anew; or leave refresh out",
+        )
+
     @abstractmethod
     def batches(self) -> Iterable[pa.RecordBatch]:
         """All rows, in batches that have the columns of `schema`. Blocks. Called in slots."""
+
+
+class TableVersion(NamedTuple):
+    """A table as it was read at one time."""
+
+    number: int
+    """Later versions have greater numbers."""
+    read_ms: int
+    """When the driver began to read the table, in milliseconds since 1970."""
+
+
+class RefreshedTable(StaticTable):
+    """A table that the driver reads anew every so often. Slots look for the newest version."""
+
+    every_ms: int
+    """How long the driver waits until it reads the table again."""
+
+    @abstractmethod
+    def read_anew(self) -> TableVersion:
+        """Read the table, and make its rows the newest version. Blocks. Called on the driver."""
+
+    @abstractmethod
+    def newest(self) -> TableVersion:
+        """The newest version that can be read. Never an earlier version than an earlier call has returned, in any slot.
+        Blocks. Called in slots."""
+
+    @abstractmethod
+    def batches_of(self, version: TableVersion) -> Iterable[pa.RecordBatch]:
+        """All rows of a version. Blocks. Called in slots. Raises `FileNotFoundError` if newer versions have taken the
+        place of the version."""
+
+    def batches(self) -> Iterable[pa.RecordBatch]:
+        """All rows of the newest version."""
+        return self.batches_of(self.newest())
 
 
 class GivenTable(StaticTable):

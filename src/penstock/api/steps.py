@@ -15,7 +15,8 @@ import pyarrow as pa
 from penstock.api.aggregate_kinds.description import Aggregate as Aggregate
 from penstock.api.alignment import Alignment
 from penstock.api.connector import Sink, Source
-from penstock.api.functions import KeyedFunction, ProcessFunction
+from penstock.api.functions import ProcessFunction, TimedFunction
+from penstock.api.join_steps import LATE_OF_RIGHT
 from penstock.api.join_steps import JoinStep as JoinStep
 from penstock.api.join_steps import RegularJoinStep as RegularJoinStep
 from penstock.api.join_steps import TableJoinStep as TableJoinStep
@@ -211,11 +212,24 @@ class ProcessStep:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RightInput:
+    """The second input of a function over two keyed streams."""
+
+    keys: tuple[str, ...]
+    """The key columns, of the same types as the key columns of the first input."""
+    late: LateRecords | None
+    """None if the input has no event time. Otherwise the function does not get late records if they are read."""
+    timeless: int | None = None
+    """The number of the input that has no watermark, if the other input has one: then the event time of the step is the
+    event time of the other input."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class KeyedProcessStep:
     """A function with state per key. A connected step has a second input, and every subtask gets all records of that
-    input."""
+    input. A step with a right input gets the records of each key of both inputs."""
 
-    function: KeyedFunction
+    function: TimedFunction
     keys: tuple[str, ...]
     key_schema: pa.Schema
     """The key columns."""
@@ -233,11 +247,16 @@ class KeyedProcessStep:
     """The schemas of the side outputs that the function emits to."""
     late: LateRecords | None = None
     """None if the input has no event time. Otherwise the function does not get late records if they are read."""
+    right: RightInput | None = None
+    """The second input, of a function over two keyed streams."""
 
     @property
     def sides(self) -> dict[str, pa.Schema]:
         """The schema of each side output."""
-        return _sides(self.declared_sides, self.late)
+        sides = _sides(self.declared_sides, self.late)
+        if self.right is not None and self.right.late is not None:
+            sides[LATE_OF_RIGHT] = self.right.late.schema
+        return sides
 
     @property
     def declared_states(self) -> dict[str, DeclaredState]:
@@ -444,6 +463,32 @@ class DeduplicateStep:
         return {"groups": DeclaredState(kind="deduplicate", type=f"columns {columns}")}
 
 
+@dataclass(frozen=True, kw_only=True)
+class SortStep:
+    """Records in the order of their event time. A record waits until the watermark has come to its time."""
+
+    keys: tuple[str, ...]
+    """The key columns. Without key columns a single subtask gets all records."""
+    late: LateRecords
+    """Where event time is, and the columns of the records."""
+    order: tuple[tuple[str, bool], ...]
+    """The columns that order records of the same time, each with whether it is descending. It is no part of the state:
+    it may change when a program goes on from a snapshot."""
+    schema: pa.Schema
+
+    @property
+    def sides(self) -> dict[str, pa.Schema]:
+        """The schema of each side output."""
+        return _sides({}, self.late)
+
+    @property
+    def declared_states(self) -> dict[str, DeclaredState]:
+        """The records that wait. A sort can go on from a snapshot only if this description is the same as in the
+        snapshot."""
+        columns = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
+        return {"records": DeclaredState(kind="sort", type=f"by {self.late.time_column}, columns {columns}")}
+
+
 WINDOW_ROWS = "\0rows"
 """The column with the records of a window, behind a window whose records a function gets, or whose first records are
 shown."""
@@ -529,6 +574,7 @@ Step = (
     | WindowStep
     | ApplyStep
     | DeduplicateStep
+    | SortStep
     | ListedRowsStep
     | RunningCombineStep
     | RunningStep

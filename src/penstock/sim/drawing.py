@@ -35,6 +35,8 @@ DRAWN_LATER = (
     Shape.RUNNING,
     Shape.CHOOSES,
     Shape.TABLE,
+    Shape.MEETS,
+    Shape.SORTED,
 )
 """The shapes that take the place of another shape when everything else has been drawn."""
 

@@ -15,6 +15,7 @@ from penstock.runtime.task.operators.source import SPLITS
 from penstock.sim.changing_joins import expected_changes
 from penstock.sim.jobs import Row, Shape, Workload, decode_positions, rows_of, source_of
 from penstock.sim.joining import expected_join, expected_table_join, table_join_kind
+from penstock.sim.meeting import expected_meetings
 from penstock.sim.on_driver import unfound_splits
 from penstock.sim.ranking import expected_choice
 from penstock.sim.running import expected_units
@@ -58,10 +59,10 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
             rows = Counter((key, ts, ts, 1, 0) for key, _, value, ts in records if value % 3 != 0)
         case Shape.TABLE:
             rows = expected_table_join(table_join_kind(workload.joining.how), records)
-        case Shape.JOIN:
-            rows = expected_join(workload.joining, *sides_of(workload, inputs))
-        case Shape.CHANGES:
-            rows = expected_changes(workload.joining.how, *sides_of(workload, inputs))
+        case Shape.JOIN | Shape.CHANGES | Shape.MEETS:
+            rows = _of_both(workload, *sides_of(workload, inputs))
+        case Shape.SORTED:
+            rows = Counter(records)
         case Shape.WAITS:
             rows = Counter(records_of(inputs[: workload.splits]))
         case Shape.LIMIT:
@@ -81,6 +82,14 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
             for record in records:
                 rows[record] += parallelism if _goes_to_all(workload, record) else 1
     return {SINK: rows, SECOND_SINK: rows} if shape in (Shape.TWO_SINKS, Shape.SLICES) else {SINK: rows}
+
+
+def _of_both(workload: Workload, left: list[Row], right: list[Row]) -> Counter[Row]:
+    if workload.shape is Shape.JOIN:
+        return expected_join(workload.joining, left, right)
+    if workload.shape is Shape.CHANGES:
+        return expected_changes(workload.joining.how, left, right)
+    return expected_meetings(left, right)
 
 
 def sides_of(workload: Workload, inputs: Sequence[pa.RecordBatch]) -> tuple[list[Row], list[Row]]:
@@ -112,7 +121,16 @@ def next_stage(stages: Sequence[Stage], stage: Stage) -> tuple[Stage, ...]:
     return tuple(kept) if kept and kept[-1].parallelism == stage.parallelism else (*kept, stage)
 
 
-_OF_ALL = (Shape.LIMIT, Shape.DISTINCT, Shape.JOIN, Shape.CHANGES, Shape.RUNNING, Shape.CHOOSES)
+_OF_ALL = (
+    Shape.LIMIT,
+    Shape.DISTINCT,
+    Shape.JOIN,
+    Shape.CHANGES,
+    Shape.RUNNING,
+    Shape.CHOOSES,
+    Shape.MEETS,
+    Shape.SORTED,
+)
 """The shapes whose rows follow from all records together."""
 
 

@@ -108,6 +108,11 @@ class ExternalSystem:
         """The time on the clock of the acting process."""
         return self._world.now_ms if self._world.acting is None else self._world.acting.now()
 
+    @property
+    def elapsed_ms(self) -> int:
+        """How long the world has lasted, whatever the clocks of its processes say."""
+        return self._world.now_us // 1_000
+
     def spend(self, time_us: int) -> None:
         """The acting process spends `time_us` of processor time."""
         if self._world.acting is not None:

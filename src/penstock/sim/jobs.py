@@ -115,6 +115,10 @@ class Shape(Enum):
 
     TABLE = "table"
     """A join of a source with a table."""
+    MEETS = "meets"
+    """A function over two keyed sources, with state and timers that both sources share."""
+    SORTED = "sorted"
+    """A sort by event time."""
 
     @property
     def has_windows(self) -> bool:
@@ -133,7 +137,7 @@ class Shape(Enum):
         `Workload.other_rows`."""
         if self in (Shape.UNION, Shape.UNION_WINDOW):
             return 3
-        return 2 if self in (*PAIRS, *PIPELINES, Shape.WAITS, Shape.JOIN, Shape.CHANGES) else 1
+        return 2 if self in (*PAIRS, *PIPELINES, Shape.WAITS, Shape.JOIN, Shape.CHANGES, Shape.MEETS) else 1
 
 
 class Choice(Enum):
@@ -232,13 +236,15 @@ class Workload:
     keyed: bool = True
     """Whether these windows are by key, or over all records."""
     runs: KeptRuns = KeptRuns.WHOLE
-    """How the rows of windows are kept."""
+    """How the rows of windows, and the rows that are sorted, are kept."""
     lateness_us: int = 0
     """The allowed lateness of these windows, and of the windows of the shape `LATE`."""
     updates: Updates | None = None
     """When the windows of the shapes `WINDOW` and `UNION_WINDOW` show results that may still change; None: never."""
     joining: Joining = field(default_factory=Joining)
     """How the two sources are joined, in the shapes `JOIN` and `CHANGES`."""
+    refreshes: bool = False
+    """Whether the table of the shape `TABLE` changes all the time, and is read anew every now and then."""
     choice: Choice = Choice.FIRST
     """Which records the job chooses, in the shape `CHOOSES`."""
     induces: bool = False
@@ -254,7 +260,8 @@ class Workload:
     @property
     def holds_back(self) -> bool:
         """Whether rows that were read may not be shown when the job is stopped without drain."""
-        return self.shape.has_windows or self.shape in (Shape.WAITS, Shape.LATE, Shape.ASKS, Shape.JOIN)
+        held = (Shape.WAITS, Shape.LATE, Shape.ASKS, Shape.JOIN, Shape.MEETS, Shape.SORTED)
+        return self.shape.has_windows or self.shape in held
 
     @property
     def sources(self) -> int:

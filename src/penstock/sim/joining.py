@@ -28,7 +28,7 @@ from penstock.api.join_steps import (
     TableJoinStep,
     VersionJoinStep,
 )
-from penstock.api.static_tables import GivenTable
+from penstock.api.static_tables import GivenTable, StaticTable
 from penstock.api.window_schema import WINDOW_END, WINDOW_START
 from penstock.api.windows import TumblingWindow
 
@@ -102,16 +102,19 @@ TABLE_ROWS = [(number % 30, number) for number in range(45)]
 """The keys and the values of the table. A third of the keys have two rows."""
 
 
-def table_step(how: JoinKind, schema: pa.Schema, *, by_key: bool) -> TableJoinStep:
-    """The join of a stream with the table."""
+TABLE_SCHEMA = pa.schema([pa.field("key", pa.int64()), pa.field("number", pa.int64())])
+
+
+def table_step(how: JoinKind, schema: pa.Schema, *, by_key: bool, changing: StaticTable | None = None) -> TableJoinStep:
+    """The join of a stream with the table, or with a changing table that has the same rows and further columns."""
     keys, values = zip(*TABLE_ROWS, strict=True)
-    table = pa.table({"key": pa.array(keys, pa.int64()), "number": pa.array(values, pa.int64())})
+    table = changing or GivenTable(pa.table([pa.array(keys), pa.array(values)], schema=TABLE_SCHEMA))
     columns = [JoinedColumn(field=schema.field("key"), left="key", right="key")]
     columns += [JoinedColumn(field=schema.field(name), left=name) for name in ("seq", "value", "ts")]
     if how.has_pairs:
-        columns.append(JoinedColumn(field=table.schema.field("number"), right="number"))
+        columns += [JoinedColumn(field=field, right=field.name) for field in list(table.schema)[1:]]
     return TableJoinStep(
-        keys=("key",), table_keys=("key",), table=GivenTable(table), by_key=by_key, how=how, columns=tuple(columns)
+        keys=("key",), table_keys=("key",), table=table, by_key=by_key, how=how, columns=tuple(columns)
     )
 
 

@@ -37,7 +37,9 @@
                     source-2 → combine ═key═► running ═key═► join, join-2
     RUNNING         source → combine ═key═► running → bucket → combine-2 ═bucket═► running-2 → rises → sink
     CHOOSES         source → watermark ═key═► deduplicate → sink, or a changelog as in RUNNING in place of running
-    TABLE           source → same-1 ═in some way═► join → without-nulls → sink
+    TABLE           source → same-1 ═in some way═► join → without-nulls → sink, or ═key═► not-older → sink
+    SORTED          source → watermark ═key═► sort → in-order → sink
+    MEETS           source → watermark ═key═► meets → sink,  source-2 → watermark-2 ═key═► meets
 
 The windows of `WINDOW` and `UNION_WINDOW` are of any kind (`window_kinds`), by key or over all records.
 
@@ -72,6 +74,7 @@ from penstock.api.steps import (
     MapStep,
     ProcessStep,
     ReadStep,
+    RightInput,
     SplitStep,
     Step,
     UnionStep,
@@ -91,9 +94,12 @@ from penstock.sim.connected import Guarded
 from penstock.sim.external import system_of
 from penstock.sim.jobs import APART, SCHEMA, Choice, Shape, Workload
 from penstock.sim.joining import WithoutNulls, join_step, shown_columns, table_join_kind, table_step
+from penstock.sim.meeting import Meets
 from penstock.sim.on_driver import make_source
 from penstock.sim.ranking import deduplicating, measured, top_steps
+from penstock.sim.refreshing import VERSION, ChangingTable, NotOlder
 from penstock.sim.sides import ODD, SortOut, Units, late_unit
+from penstock.sim.sorting import KEY, InOrder, sort_step
 from penstock.sim.timers import WindowsByTimers, copies
 from penstock.sim.window_kinds import WindowKind, window_of
 
@@ -262,10 +268,11 @@ class _Builder:
                 self._asking(shape)
             case Shape.TABLE:
                 self._table(self._source())
-            case Shape.JOIN:
-                self._join(*self._sources())
-            case Shape.CHANGES | Shape.RUNNING | Shape.CHOOSES as shape:
-                self._with_changes(shape)
+            case Shape.JOIN | Shape.MEETS as shape:
+                timed = [self._watermark(source, _suffix(i)) for i, source in enumerate(self._sources())]
+                (self._join if shape is Shape.JOIN else self._meets)(*timed)
+            case Shape.CHANGES | Shape.RUNNING | Shape.CHOOSES | Shape.SORTED as shape:
+                self._with_rows(shape)
             case _:
                 assert_never(self._workload.shape)
         return build_plan(tuple(self._nodes), parallelism=self._parallelism, max_parallelism=None)
@@ -445,17 +452,35 @@ class _Builder:
         waited = self._add("waits", step, (source, HASH), (self._watermark(rules, "-2"), BROADCAST))
         self._write(self._slowed(waited, SCHEMA))
 
+    def _sorted(self, timed: int) -> None:
+        descending = self._workload.salt % 2 == 0
+        ordered = self._add("sort", sort_step(descending=descending), (timed, HASH))
+        checks = InOrder(self._world, descending=descending)
+        step = KeyedProcessStep(function=checks, keys=("key",), key_schema=KEY, schema=SCHEMA)
+        self._write(self._slowed(self._add("in-order", step, (ordered, FORWARD)), SCHEMA))
+
+    def _meets(self, left: int, right: int) -> None:
+        step = KeyedProcessStep(
+            function=Meets(),
+            keys=("key",),
+            key_schema=pa.schema([SCHEMA.field("key")]),
+            schema=SCHEMA,
+            right=RightInput(keys=("key",), late=None),
+        )
+        self._write(self._slowed(self._add("meets", step, (left, HASH), (right, HASH)), SCHEMA))
+
     def _join(self, left: int, right: int) -> None:
         joining = self._workload.joining
-        timed = self._watermark(left, ""), self._watermark(right, "-2")
-        joined = self._add("join", join_step(joining, SCHEMA), *((each, HASH) for each in timed))
+        joined = self._add("join", join_step(joining, SCHEMA), (left, HASH), (right, HASH))
         shown = shown_columns(joining, SCHEMA)
         step = MapBatchesStep(function=WithoutNulls(shown), kind="arrow", schema=shown)
         without = self._slowed(self._add("without-nulls", step, (joined, FORWARD)), shown)
         self._add(SINK, WriteStep(sink=self._sink(SINK), schema=shown), (without, FORWARD))
 
-    def _with_changes(self, shape: Shape) -> None:
-        if shape is Shape.CHANGES:
+    def _with_rows(self, shape: Shape) -> None:
+        if shape is Shape.SORTED:
+            self._sorted(self._watermark(self._source(), ""))
+        elif shape is Shape.CHANGES:
             self._changes(*self._sources())
         elif shape is Shape.RUNNING:
             self._running(self._counted(self._source()))
@@ -475,11 +500,17 @@ class _Builder:
 
     def _table(self, source: int) -> None:
         how, by_key = table_join_kind(self._workload.joining.how), self._workload.salt % 2 == 0
-        joined = table_step(how, SCHEMA, by_key=by_key)
+        changing = ChangingTable(self._world) if self._workload.refreshes else None
+        joined = table_step(how, SCHEMA, by_key=by_key, changing=changing)
         before = self._add("join", joined, (self._map("same-1", same, source), HASH if by_key else FORWARD))
         step = MapBatchesStep(function=WithoutNulls(joined.schema), kind="arrow", schema=joined.schema)
-        shown = self._slowed(self._add("without-nulls", step, (before, FORWARD)), joined.schema)
-        self._add(SINK, WriteStep(sink=self._sink(SINK), schema=joined.schema), (shown, FORWARD))
+        without, schema = self._add("without-nulls", step, (before, FORWARD)), joined.schema
+        if VERSION in schema.names:
+            schema = schema.remove(schema.get_field_index(VERSION))
+            checks = KeyedProcessStep(function=NotOlder(), keys=("key",), key_schema=KEY, schema=schema)
+            without = self._add("not-older", checks, (without, HASH))
+        shown = self._slowed(without, schema)
+        self._add(SINK, WriteStep(sink=self._sink(SINK), schema=schema), (shown, FORWARD))
 
     def _timers(self, timed: int) -> None:
         kept = self._add("where", WhereStep(condition=keep_condition(), schema=SCHEMA), (timed, FORWARD))

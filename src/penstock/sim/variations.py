@@ -99,7 +99,15 @@ def _with_other_steps(random: Random, drawn: Scenario) -> Scenario:
     drawn = _with_untimed_windows(random, drawn) if takes and random.random() < 0.3 else drawn
     # Records of a key that several splits have come in no order, and then no record is the first.
     takes = drawn.workload.shape is Shape.RUNNING and not drawn.workload.shares_keys
-    return _choosing(random, drawn) if takes and random.random() < 0.5 else drawn
+    drawn = _choosing(random, drawn) if takes and random.random() < 0.5 else drawn
+    takes = drawn.workload.shape is Shape.JOIN and _is_exactly_once(drawn)
+    drawn = _meeting(random, drawn) if takes and random.random() < 0.25 else drawn
+    takes = drawn.workload.shape in (Shape.KEYED, Shape.RUNNING) and drawn.workload.on_driver is None
+    takes = takes and _is_exactly_once(drawn)
+    drawn = _sorting(random, drawn) if takes and random.random() < 0.4 else drawn
+    if drawn.workload.shape is Shape.TABLE and random.random() < 0.5:
+        return _with_workload(drawn, replace(drawn.workload, refreshes=True))
+    return drawn
 
 
 def _aggregating(random: Random, drawn: Scenario) -> Scenario:
@@ -117,6 +125,17 @@ def _choosing(random: Random, drawn: Scenario) -> Scenario:
     """The same world with a step that chooses records, in the place of a running aggregate."""
     workload = replace(drawn.workload, shape=Shape.CHOOSES, choice=random.choice(tuple(Choice)))
     return _with_workload(drawn, workload)
+
+
+def _meeting(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with a function over both sources, in the place of a join."""
+    workload = replace(drawn.workload, shape=Shape.MEETS, shares_files=random.random() < 0.5)
+    return _with_workload(drawn, workload)
+
+
+def _sorting(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with a sort by event time, in the place of an exchange or of a running aggregate."""
+    return _with_workload(drawn, replace(drawn.workload, shape=Shape.SORTED, runs=draw_runs(random)))
 
 
 def _with_untimed_windows(random: Random, drawn: Scenario) -> Scenario:

@@ -10,7 +10,8 @@ import shutil
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -74,6 +75,8 @@ class MasterParts:
     """The storage of a job without a checkpoint directory: a temporary folder, which is deleted when the job ends."""
     advice: Callable[[FailureCause], str | None]
     """What to do about a failure for lack of room in Spark or of a fitting interpreter; None for other failures."""
+    refreshes: AbstractContextManager[object] = field(default_factory=nullcontext)
+    """Reads tables anew while the job runs."""
     leader: Leader | None = None
     """The driver's hold on a job that may outlive the driver, or that is run again."""
     announcement: str | None = None
@@ -446,7 +449,7 @@ class Job:
         driver, clock = parts.driver, parts.clock
         driver.start(clock.now())
         self._view = driver.view()
-        with PulseThread(driver.beat, clock, name=f"penstock-pulse-{self.id}"):
+        with PulseThread(driver.beat, clock, name=f"penstock-pulse-{self.id}"), parts.refreshes:
             self._turn_until_over(parts)
 
     def _turn_until_over(self, parts: MasterParts) -> None:

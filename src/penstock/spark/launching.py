@@ -29,6 +29,7 @@ from penstock.spark.clock import WallClock, draws
 from penstock.spark.job import MasterParts, master_thread
 from penstock.spark.preflight import advice_on, is_called_by_tcp, is_local, master_address
 from penstock.spark.preparing import folders_written
+from penstock.spark.refreshing import Refreshes, refreshed_tables
 from penstock.spark.slots import SparkSlots
 from penstock.spark.worker import SlotSpec
 from penstock.storage.files import FileStore
@@ -115,6 +116,7 @@ class Launcher:
             temporary_root=Path(store.location) if self.is_storage_temporary else None,
             advice=lambda cause: advice_on(cause, self.spark),
             leader=leader,
+            refreshes=Refreshes(refreshed_tables(plan), job=job),
         )
 
     def _open_transport(self, keys: JobKeys, socket_folder: Path) -> ZmqTransport:

@@ -49,6 +49,7 @@ from penstock.api.streams.looking_up import LooksUp
 from penstock.api.streams.placing import PlacesRows
 from penstock.api.streams.running_aggregate import running_aggregate
 from penstock.api.streams.side_streams import HasSides
+from penstock.api.streams.sorting import Sorts
 from penstock.api.streams.stream_state import Row, StreamState, side_schemas
 from penstock.api.streams.updating import HasResultsOfWindows
 from penstock.api.window_schema import check_key_types
@@ -76,6 +77,7 @@ class Stream(
     LooksUp,
     HasChanges,
     HasResultsOfWindows,
+    Sorts,
     CanBeLookedAt,
 ):
     """Records that flow, all with the same columns. Made by `Program.read` and by the methods of streams."""

@@ -27,11 +27,19 @@ from penstock.api.streams.join_words import (
 from penstock.api.streams.regular_joins import joined_without_limit
 from penstock.api.streams.stream_state import StreamState
 from penstock.api.windows import WindowType
-from penstock.core.durations import Duration
+from penstock.core.durations import Duration, duration_ms
 from penstock.core.errors import UsageError
 
 _BY_KEY = "by key"
 _SPREADS = ("copies", _BY_KEY)
+_LEAST_REFRESH_MS = 1_000
+
+
+def _refresh_ms(given: Duration) -> int:
+    every_ms = duration_ms(given, argument="join: refresh")
+    if every_ms < _LEAST_REFRESH_MS:
+        raise UsageError(f"join: refresh is {given!r}; a table is read anew every second at most")
+    return every_ms
 
 
 @at_user_line
@@ -55,6 +63,7 @@ class Joins:
         where: ExpressionLike | None = None,
         as_of: str | None = None,
         spread: Literal["copies", "by key"] = "copies",
+        refresh: Duration | None = None,
         suffix: str | None = None,
         name: str | None = None,
     ) -> Self:
@@ -91,7 +100,8 @@ class Joins:
         [{'id': 1, 'name': 'ann', 'total': 12}, {'id': 2, 'name': 'bob', 'total': None}]
 
         A table is a batch DataFrame of Spark, a `pa.Table`, or a DataFrame of Polars or pandas. It is read once, when
-        the job starts, and does not change while the job runs.
+        the job starts, and does not change while the job runs. A DataFrame of Spark can be read anew every so often,
+        with `refresh="1 h"`.
 
         >>> import pyarrow as pa
         >>> items = pa.table({"item": [1, 2], "title": ["pen", "ink"]})
@@ -138,6 +148,8 @@ class Joins:
             as_of: the column with the event time of this stream, for people who read a join with versions.
             spread: where a table is kept: "copies" the whole table in every subtask, so that records stay where they
                 are; "by key" the rows of a key in one subtask, which gets all records of the key: for large tables.
+            refresh: how often the driver reads a DataFrame of Spark anew, as in refresh="1 h". Records are joined with
+                the newest version that their subtask has read; None: the table is read once.
             suffix: what is appended to the names of columns of the right stream that the left stream has, too.
             name: the name of the step. The state of the join is kept under that name.
 
@@ -148,6 +160,8 @@ class Joins:
         is_of_streams = isinstance(other, Joins)
         if ttl is not ... and not is_of_streams:
             raise UsageError("join: ttl says how long rows of two streams are kept", hint="leave it out")
+        if refresh is not None and (is_of_streams or isinstance(other, VersionedStream)):
+            raise UsageError("join: refresh says how often a table is read anew", hint="leave it out")
         if isinstance(other, VersionedStream):
             versions = other._versions  # noqa: SLF001  # streams know each other
             if within is not None or window is not None:
@@ -165,6 +179,8 @@ class Joins:
             if within is not None or window is not None:
                 raise UsageError("join: the rows of a table have no event time", hint="leave out within and window")
             self._state.refuse_changelog("join")
+            if refresh is not None:
+                table = table.refreshed(_refresh_ms(refresh))
             return self._with_state(joined_with_table(self._state, table, words, by_key=spread == _BY_KEY))
         if spread == _BY_KEY:
             raise UsageError("join: spread says where a table is kept; streams are always joined by key")

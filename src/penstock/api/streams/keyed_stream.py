@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import pyarrow as pa
 
@@ -12,14 +12,15 @@ from penstock.api.aggregate_functions import AggregateFunction
 from penstock.api.aggregates import AggregateCall
 from penstock.api.boundary import at_user_line
 from penstock.api.callables import check_callable, refuse_async_methods
-from penstock.api.functions import KeyedBroadcastFunction, KeyedFunction, check_function
+from penstock.api.functions import KeyedBroadcastFunction, KeyedCoFunction, KeyedFunction, check_function
 from penstock.api.grouped import HostedProcessor
 from penstock.api.reductions import RunningReduce
 from penstock.api.state import Ttl
-from penstock.api.streams.connected_stream import ConnectedStream
+from penstock.api.streams.connected_stream import ConnectedKeyedStreams, ConnectedStream
 from penstock.api.streams.data_stream import Stream, stream_behind
 from penstock.api.streams.ranking import By, Descending, TopWords, top_of_keys
 from penstock.api.streams.running_aggregate import running_aggregate
+from penstock.api.streams.sorting import sorted_by_time
 from penstock.api.streams.stream_state import Row, StreamState, keyed_step
 from penstock.api.streams.windowed_stream import WindowedStream, windowed
 from penstock.api.waiting import wait_for
@@ -119,6 +120,29 @@ class KeyedStream:
         words = TopWords(most=n, by=by, descending=descending, rank=rank)
         return Stream(top_of_keys(self._state, self._keys, words, ttl=ttl, name=name))
 
+    def sort(self, by: By | None = None, *, descending: Descending = False, name: str | None = None) -> Stream:
+        """The records of each key in the order of their event time: a record leaves when the watermark has come to its
+        time, behind all records of earlier times.
+
+        A subtask hands on the records of all its keys in the order of their times. So the steps that follow without an
+        exchange, such as `select` and `write`, get records in order. Behind an exchange the records of several subtasks
+        are mixed: only the records of one key, sent by that key, are still in order. Needs a watermark before; see
+        `Stream.sort` for `by`, late records and ties.
+
+        >>> import datetime
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> def program(env):
+        ...     rows = [("ann", 3), ("bob", 1), ("ann", 1), ("bob", 2), ("ann", 2)]
+        ...     day = datetime.datetime(2026, 1, 1)
+        ...     events = [{"user": user, "n": n, "ts": day.replace(hour=n)} for user, n in rows]
+        ...     ordered = env.from_iterable(events).watermark("ts", delay="1 day").key_by("user").sort()
+        ...     ordered.select("user", "n").write(ps.collect())
+        >>> [row["n"] for row in run(program) if row["user"] == "ann"]
+        [1, 2, 3]
+        """
+        return Stream(sorted_by_time(self._state, self._state, self._keys, by, descending=descending, name=name))
+
     def process(
         self,
         function: KeyedFunction,
@@ -149,6 +173,11 @@ class KeyedStream:
         >>> run(program)
         [{'user': 'a', 'total': 15}]
         """
+        if isinstance(function, KeyedCoFunction):
+            raise UsageError(
+                f"{type(function).__name__} needs two keyed streams",
+                hint="write .key_by(...).connect(other_stream.key_by(...)).process(...)",
+            )
         check_function(function, KeyedFunction, argument="process", methods=("on_row",))
         if isinstance(function, KeyedBroadcastFunction):
             raise UsageError(
@@ -219,16 +248,48 @@ class KeyedStream:
         inputs = (self._state.input_by_key(self._keys),)
         return stream_behind(step, self._state, inputs=inputs, kind="transform-with-state", name=name)
 
+    @overload
     def connect(
-        self, broadcast: Stream, *, wait: Literal["end"] | Duration | datetime.datetime | None = None
-    ) -> ConnectedStream:
-        """These records, and in every subtask all records of another stream as well: rules, settings, prices.
+        self, other: Stream, *, wait: Literal["end"] | Duration | datetime.datetime | None = None
+    ) -> ConnectedStream: ...
 
-        The records of the two streams come in no particular order: the first keyed records may come before any rule.
-        With `wait` the keyed records wait in front of the step: until the broadcast stream has been read to its end
-        (`"end"`, for a stream that ends), until the event time of the broadcast stream has come to a `datetime`, or for
-        a duration (`"30s"`) after each start of the step. Checkpoints are taken while keyed records wait; records that
-        must be read for a checkpoint are kept in its state.
+    @overload
+    def connect(self, other: KeyedStream) -> ConnectedKeyedStreams: ...
+
+    def connect(
+        self, other: Stream | KeyedStream, *, wait: Literal["end"] | Duration | datetime.datetime | None = None
+    ) -> ConnectedStream | ConnectedKeyedStreams:
+        """These records together with the records of another stream. The records of another **keyed** stream come by
+        key, too: a function sees the records of both streams, with the state of their key (`KeyedCoFunction`). The
+        records of any other stream are **broadcast**: every subtask gets all of them, as rules, settings or prices
+        (`KeyedBroadcastFunction`).
+
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> class Settled(ps.KeyedCoFunction):
+        ...     rest = ps.value_state("rest", "bigint", default=0)
+        ...     def on_left(self, order, context):
+        ...         return self.add(order["price"], context)
+        ...     def on_right(self, payment, context):
+        ...         return self.add(-payment["paid"], context)
+        ...     def add(self, amount, context):
+        ...         self.rest.set(self.rest.get() + amount)
+        ...         if self.rest.get() == 0:
+        ...             return {"order": context.key}
+        >>> def program(env):
+        ...     orders = env.from_iterable([{"id": 1, "price": 5}, {"id": 2, "price": 7}], name="orders")
+        ...     payments = env.from_iterable([{"order": 1, "paid": 2}, {"order": 1, "paid": 3}], name="payments")
+        ...     both = orders.key_by("id").connect(payments.key_by("order"))
+        ...     both.process(Settled(), schema="order bigint").write(ps.collect())
+        >>> run(program)
+        [{'order': 1}]
+
+        The key columns of two keyed streams have the same types, one by one, and may have different names. The records
+        of two streams come in no particular order: the first keyed records may come before any rule. With `wait` the
+        keyed records wait for a broadcast stream in front of the step: until the broadcast stream has been read to its
+        end (`"end"`, for a stream that ends), until the event time of the broadcast stream has come to a `datetime`, or
+        for a duration (`"30s"`) after each start of the step. Checkpoints are taken while keyed records wait; records
+        that must be read for a checkpoint are kept in its state.
 
         >>> import penstock as ps
         >>> from penstock.testing import run
@@ -247,12 +308,19 @@ class KeyedStream:
         >>> run(program)
         [{'item': 'pen', 'price': 9}]
         """
-        if not isinstance(broadcast, Stream):
-            raise UsageError(f"connect takes a stream, not {broadcast!r}")
-        other: StreamState = broadcast._state  # noqa: SLF001  # streams know each other
-        if other.ledger is not self._state.ledger:
+        if not isinstance(other, Stream | KeyedStream):
+            raise UsageError(f"connect takes a stream, not {other!r}")
+        state: StreamState = other._state  # noqa: SLF001  # streams know each other
+        if state.ledger is not self._state.ledger:
             raise UsageError("connect takes a stream of the same environment")
-        return ConnectedStream(self._state, self._keys, other, wait_for(wait, has_time=other.time_column is not None))
+        if isinstance(other, KeyedStream):
+            if wait is not None:
+                raise UsageError(
+                    f"connect: wait is {wait!r}, and the other stream is keyed: only a broadcast stream is waited for",
+                    hint="leave wait out, and keep records in state until the records that they need have come",
+                )
+            return ConnectedKeyedStreams(self._state, self._keys, state, other._keys)  # noqa: SLF001
+        return ConnectedStream(self._state, self._keys, state, wait_for(wait, has_time=state.time_column is not None))
 
     @property
     def schema(self) -> pa.Schema:

@@ -48,7 +48,7 @@ def checked_top(words: TopWords, schema: pa.Schema, keys: Sequence[str]) -> tupl
             "descending=[True, False]",
         )
     for name in names:
-        _check_can_order(name, schema)
+        check_can_order(name, schema, "top")
     if rank is not None and (not isinstance(rank, str) or not rank or rank in (*schema.names, ROW_KIND)):
         raise UsageError(
             f"top: rank is {rank!r}, and the records have the columns {', '.join(schema.names)}",
@@ -64,15 +64,16 @@ def checked_top(words: TopWords, schema: pa.Schema, keys: Sequence[str]) -> tupl
     return tuple(order)
 
 
-def _check_can_order(name: object, schema: pa.Schema) -> None:
+def check_can_order(name: object, schema: pa.Schema, what: str) -> None:
+    """Raise `UsageError` unless `name` is a column by which the step `what` can order records."""
     if not isinstance(name, str):
-        raise UsageError(f"top: by takes names of columns, not {name!r}")
+        raise UsageError(f"{what}: by takes names of columns, not {name!r}")
     if name not in schema.names:
-        raise unknown_column(name, schema.names, argument="top: by")
-    kind = type_of(schema, name, role="top: by: column")
+        raise unknown_column(name, schema.names, argument=f"{what}: by")
+    kind = type_of(schema, name, role=f"{what}: by: column")
     if not can_be_key(kind):
         raise UsageError(
-            f"top: records cannot be ordered by column {name!r} of type {kind}",
+            f"{what}: records cannot be ordered by column {name!r} of type {kind}",
             hint="numbers, booleans, decimals, dates, times, timestamps, strings and binary have an order",
         )
 

@@ -186,7 +186,8 @@ class HasSides:
           session. The results of the windows are the same as without `late`. Records are not combined before they are
           sent to the step, which costs speed.
         * Behind a function: the records whose event time was not after the watermark. The function does **not** get
-          these records: without `late` the function gets all records.
+          these records: without `late` the function gets all records. Behind a function over two keyed streams
+          these are the records of the left stream, or with `of="right"` of the right stream.
         * Behind a join of two streams: the records of the left stream, or with `of="right"` of the right stream, whose
           event time was not after the watermark.
 
@@ -214,7 +215,7 @@ class HasSides:
             f"late: the step {step} does not know which records are late",
             hint="call late on the stream of a window, of a join of two streams, or of a function behind a watermark"
             if of == "left"
-            else "only a join of two streams has late records of a right stream",
+            else "only a join of two streams and a function over two keyed streams have late records of a right stream",
         )
 
 

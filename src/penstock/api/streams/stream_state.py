@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.api.changelog import Changelog, without_row_kind
-from penstock.api.functions import KeyedFunction
+from penstock.api.functions import TimedFunction
 from penstock.api.ledger import Ledger
 from penstock.api.steps import LATE, KeyedProcessStep, LateRecords, ProcessStep, WatermarkStep
 from penstock.core.errors import UsageError
@@ -74,6 +74,11 @@ class StreamState:
                 hint="call .changes() before, which makes a record of each change, with its kind in the column "
                 "row_kind; select, with_columns, where, key_by(...).aggregate and collect take a changelog as it is",
             )
+
+    @property
+    def has_watermark(self) -> bool:
+        """Whether there is a watermark on the way to this stream."""
+        return any(isinstance(step.step, WatermarkStep) for step in self.ledger.path_to(self.last_step))
 
     @property
     def row_schema(self) -> pa.Schema:
@@ -141,7 +146,7 @@ class StreamState:
 
 
 def keyed_step(
-    function: KeyedFunction,
+    function: TimedFunction,
     state: StreamState,
     keys: tuple[str, ...],
     schema: SchemaLike,
@@ -153,7 +158,7 @@ def keyed_step(
         keys=keys,
         key_schema=pa.schema([pa.field(key, state.schema.field(key).type) for key in keys]),
         schema=as_schema(schema, argument="schema"),
-        has_event_time=any(isinstance(s.step, WatermarkStep) for s in state.ledger.path_to(state.last_step)),
+        has_event_time=state.has_watermark,
         declared_sides=side_schemas(sides),
         late=state.late_records,
     )

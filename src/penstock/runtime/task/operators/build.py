@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from penstock.api.first_rows import FirstOfKey
+from penstock.api.functions import KeyedCoFunction
 from penstock.api.grouped import GroupedFunction
 from penstock.api.other_windows import CountWindow
 from penstock.api.pane_windows import PaneWindow
@@ -26,6 +27,7 @@ from penstock.api.steps import (
     RunningStep,
     SampleStep,
     SelectStep,
+    SortStep,
     SplitStep,
     Step,
     TableJoinStep,
@@ -43,6 +45,7 @@ from penstock.runtime.task.operators.async_map import AsyncMapOperator
 from penstock.runtime.task.operators.base import Operator
 from penstock.runtime.task.operators.choosing import FilterOperator, SampleOperator
 from penstock.runtime.task.operators.clock_windows import ClockPaneOperator, ClockSessionOperator, ClockWindowOperator
+from penstock.runtime.task.operators.co_process import CoOperator
 from penstock.runtime.task.operators.count_windows import CountWindowOperator
 from penstock.runtime.task.operators.deduplicate import DeduplicateOperator, LastRecordOperator
 from penstock.runtime.task.operators.distinct import DistinctOperator
@@ -65,6 +68,7 @@ from penstock.runtime.task.operators.regular_join import RegularJoinOperator
 from penstock.runtime.task.operators.running import RunningCombineOperator, RunningOperator
 from penstock.runtime.task.operators.session_windows import SessionCombineOperator, SessionWindowOperator
 from penstock.runtime.task.operators.sink import SinkOperator
+from penstock.runtime.task.operators.sort import SortOperator
 from penstock.runtime.task.operators.source import SourceOperator
 from penstock.runtime.task.operators.table_join import TableJoinOperator
 from penstock.runtime.task.operators.top import TopOperator
@@ -100,8 +104,8 @@ def build_operator(step: Step) -> Operator:
             return _keyed_operator(step)
         case CombineStep() | WindowStep() | RunningCombineStep() | RunningStep():
             return _aggregate_operator(step)
-        case DeduplicateStep():
-            return LastRecordOperator(step) if step.keeps_last else DeduplicateOperator(step)
+        case DeduplicateStep() | SortStep():
+            return SortOperator(step) if isinstance(step, SortStep) else _deduplicating(step)
         case JoinStep() | RegularJoinStep() | TableJoinStep() | VersionJoinStep():
             return _join_operator(step)
         case WriteStep():
@@ -115,7 +119,13 @@ def _keyed_operator(step: KeyedProcessStep) -> Operator:
         return GroupedOperator(step, step.function)
     if isinstance(step.function, FirstOfKey):
         return DistinctOperator(step, step.function)
+    if isinstance(step.function, KeyedCoFunction) and step.right is not None:
+        return CoOperator(step, step.function, step.right)
     return KeyedOperator(step) if step.wait is None else WaitingOperator(step)
+
+
+def _deduplicating(step: DeduplicateStep) -> Operator:
+    return LastRecordOperator(step) if step.keeps_last else DeduplicateOperator(step)
 
 
 def _join_operator(step: JoinStep | RegularJoinStep | TableJoinStep | VersionJoinStep) -> Operator:

@@ -8,7 +8,7 @@ done for the whole batch: key groups and keys are computed by columns, and the r
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import GeneratorType
 from typing import Any
 
@@ -19,6 +19,9 @@ from penstock.api.functions import (
     EPOCH,
     KeyedBroadcastFunction,
     KeyedContext,
+    KeyedFunction,
+    Row,
+    Rows,
     Timer,
     Timers,
     keyed_states,
@@ -45,6 +48,9 @@ from penstock.state.raw_keyed import RawKeyedStates
 _LEAST_UPKEEP = 256
 """At least this many steps of upkeep follow every batch, however small the batch is."""
 _BROADCAST_INPUT = 1
+
+OnRow = Callable[[Row, KeyedContext], Rows]
+"""A method of a function that is called for every row."""
 
 
 class _KeyedTimers(Timers):
@@ -174,12 +180,18 @@ class KeyedOperator(FunctionOperator):
 
     def process(self, batch: pa.RecordBatch) -> Work | None:
         """Call the function for every row, with the state of the row's key."""
-        batch = self._on_time(batch)
+        function = self._step.function
+        if not isinstance(function, KeyedFunction):
+            raise InvariantError(f"the function of {self.context.name!r} has no on_row")
+        return self._call_by_row(self._on_time(batch), self._step.keys, function.on_row)
+
+    def _call_by_row(self, batch: pa.RecordBatch, columns: tuple[str, ...], method: OnRow) -> Work | None:
+        """Call a method of the function for every row. `columns` are the key columns."""
         if batch.num_rows == 0:
             return None
-        keys = keys_of({key: batch.column(key) for key in self._step.keys})
-        groups = key_groups(batch, self._step.keys, self.context.max_parallelism).tolist()
-        return self._begin(self._rows(rows_of(batch), keys, groups), batch.num_rows)
+        keys = keys_of({key: batch.column(key) for key in columns})
+        groups = key_groups(batch, columns, self.context.max_parallelism).tolist()
+        return self._begin(self._rows(rows_of(batch), keys, groups, method), batch.num_rows)
 
     def _begin(self, pieces: Pieces, rows: int) -> Work | None:
         self._ends_at = None
@@ -194,11 +206,11 @@ class KeyedOperator(FunctionOperator):
         self._backend.maintain(max(_LEAST_UPKEEP, 2 * rows))
         self._operator_states.maintain(_LEAST_UPKEEP)
 
-    def _rows(self, rows: list[dict[str, Any]], keys: list[Any], groups: list[int]) -> Pieces:
+    def _rows(self, rows: list[dict[str, Any]], keys: list[Any], groups: list[int], on_row: OnRow) -> Pieces:
         made: list[Any] = []
         append, some = made.append, SOME_ROWS
         longest: Any = None
-        context, set_key, on_row = self._keyed_context, self._backend.set_key, self._step.function.on_row
+        context, set_key = self._keyed_context, self._backend.set_key
         try:
             for row, key, group in zip(rows, keys, groups, strict=True):
                 set_key(key, group)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from penstock.api.functions import EPOCH, Function, FunctionContext, ProcessFunction, is_overridden
 from penstock.api.state_declarations import declared_states
-from penstock.api.steps import LATE, KeyedProcessStep, ProcessStep
+from penstock.api.steps import LATE, KeyedProcessStep, LateRecords, ProcessStep
 from penstock.core.elements import MAX_WATERMARK, CheckpointOptions
 from penstock.core.errors import UsageError, UserCodeError
 from penstock.core.ids import CheckpointId, OperatorId
@@ -160,17 +160,7 @@ class FunctionOperator(Operator):
     def _on_time(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The records of a batch that the function gets. Late records go to the stream of late records, if that stream
         is read. A record without a time is never late."""
-        late, records, watermark_us = self._late, self._late_records, self._running.watermark_us
-        if late is None or records is None or watermark_us is None:
-            return batch
-        times: Any = batch.column(records.time_column)
-        # The watermark is moved, and not the times: a time near the limits of 64 bits plus the offset may not fit.
-        last_us = pa.scalar(min(watermark_us - records.time_offset_us, MAX_WATERMARK), pa.int64())
-        is_late: Any = pc.less_equal(times.view(pa.int64()), last_us).fill_null(fill_value=False)
-        if not is_late.true_count:
-            return batch
-        late.emit(batch.filter(is_late))
-        return batch.filter(pc.invert(is_late))
+        return on_time(batch, self._late_records, self._late, self._running.watermark_us)
 
     def _emit(self, rows: Sequence[Any]) -> None:
         """Hand on rows: at least one row, and at most `EMITTED_ROWS`."""
@@ -273,6 +263,23 @@ class FunctionOperator(Operator):
         if self._opened:
             self._opened = False
             self._function.close()
+
+
+def on_time(
+    batch: pa.RecordBatch, records: LateRecords | None, late: Side | None, watermark_us: int | None
+) -> pa.RecordBatch:
+    """The records of a batch that are not late. The others go to `late`. Without `late` no record is taken out. A
+    record without a time is never late."""
+    if late is None or records is None or watermark_us is None:
+        return batch
+    times: Any = batch.column(records.time_column)
+    # The watermark is moved, and not the times: a time near the limits of 64 bits plus the offset may not fit.
+    last_us = pa.scalar(min(watermark_us - records.time_offset_us, MAX_WATERMARK), pa.int64())
+    is_late: Any = pc.less_equal(times.view(pa.int64()), last_us).fill_null(fill_value=False)
+    if not is_late.true_count:
+        return batch
+    late.emit(batch.filter(is_late))
+    return batch.filter(pc.invert(is_late))
 
 
 class ProcessOperator(FunctionOperator):

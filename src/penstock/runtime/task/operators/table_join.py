@@ -1,12 +1,20 @@
-"""The join of a stream with a table that does not change while the job runs.
+"""The join of a stream with a table.
 
 The table is read before the step begins, in every attempt, and is no state: the snapshot of a job does not have it. The
 rows of the table lie in *buckets* by the hash of their keys. A batch is looked up at once: each record finds its bucket
 without a search, and keys are compared afterwards.
+
+A table may be read anew every so often. The driver makes versions of the table. A subtask looks now and then for a
+newer version, reads the version in the background, piece by piece, and joins with the older version meanwhile. All
+records of a batch meet the same version, and no record meets an earlier version than a record before it: every attempt
+begins with the newest version that there is. Results that a checkpoint covers are not made again, whatever the table is
+after a restore; records that are read again meet the table as it is by then.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,9 +22,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.api.join_steps import LEFT, JoinKind, TableJoinStep
-from penstock.runtime.task.operators.base import Operator, OperatorContext
+from penstock.api.static_tables import RefreshedTable, TableVersion
+from penstock.core.ids import Instant
+from penstock.ports import WorkResult
+from penstock.runtime.task.operators.base import Operator, OperatorContext, Output
 from penstock.runtime.task.operators.join_columns import Pairs, ResultMaker
 from penstock.runtime.task.operators.join_runs import Int64s, one_batch, spread
+from penstock.runtime.task.operators.user_code import one_line
 from penstock.runtime.task.partitioning import key_groups, row_hashes
 from penstock.runtime.task.slices import Steps, Work
 
@@ -25,6 +37,18 @@ RESULT_ROWS = 65_536
 _SEED = 0x7461626C
 _ROOM = 2
 """There are at least this many buckets for each row."""
+_LOOKS = 20
+"""A subtask looks for a newer version so many times between two versions, within the following bounds."""
+_LEAST_LOOK_MS, _MOST_LOOK_MS = 200, 30_000
+_MOST_TRIES = 3
+"""So many times the newest version is looked for at the start, if versions go away while they are read."""
+_PIECE_ROWS = 262_144
+"""About how many rows of a version are read before other background work has its turn."""
+
+Reading = Iterator[tuple[TableVersion | None, "Buckets | None"] | None]
+"""Reads a version: None after each piece; at the end the version, or a pair of nothing if there is no newer version."""
+
+log = logging.getLogger(__name__)
 
 
 class Buckets:
@@ -59,13 +83,101 @@ class TableJoinOperator(Operator):
         self._keys = list(zip(step.keys, step.table_keys, strict=True))
         self._rows = 0
         """How many rows of the table are kept. People may look before the table has been read."""
+        self._refreshed = step.table if isinstance(step.table, RefreshedTable) else None
+        self._version = TableVersion(0, 0)
+        self._look_at: Instant | None = None
+        """When to look for a newer version; None while the operator looks, or reads."""
+        self._refreshes_failed = 0
+        self._is_closed = False
 
     def load(self, context: OperatorContext) -> None:
         """Read the table."""
-        step = self._step
-        parts = [self._wanted(batch, context) for batch in step.table.batches()]
-        self._buckets = Buckets(one_batch(parts, step.table.schema), step.table_keys)
-        self._rows = self._buckets.rows.num_rows
+        table = self._refreshed
+        if table is None:
+            self._take(self._made(self._step.table.batches(), context))
+            return
+        for tries_left in range(_MOST_TRIES - 1, -1, -1):
+            version = table.newest()
+            try:
+                self._take(self._made(table.batches_of(version), context))
+            except FileNotFoundError:
+                # Newer versions have taken its place.
+                if not tries_left:
+                    raise
+            else:
+                self._version = version
+                return
+
+    def _made(self, batches: Iterable[pa.RecordBatch], context: OperatorContext) -> Buckets:
+        return self._bucketed([self._wanted(batch, context) for batch in batches])
+
+    def _bucketed(self, parts: list[pa.RecordBatch]) -> Buckets:
+        return Buckets(one_batch(parts, self._step.table.schema), self._step.table_keys)
+
+    def _take(self, buckets: Buckets) -> None:
+        self._buckets, self._rows = buckets, buckets.rows.num_rows
+
+    # --- newer versions --------------------------------------------------------------------
+
+    def open(self, context: OperatorContext, output: Output) -> None:
+        """Start. If the table is read anew, look for a newer version every now and then."""
+        super().open(context, output)
+        if self._refreshed is not None:
+            self._look_at = self._next_look(self._refreshed)
+            context.wake_at(self._look_at)
+
+    def _next_look(self, table: RefreshedTable) -> Instant:
+        return Instant(self.context.now() + min(max(table.every_ms // _LOOKS, _LEAST_LOOK_MS), _MOST_LOOK_MS))
+
+    def tick(self, now: Instant) -> Instant | None:
+        """Look for a newer version, if it is time. Returns when to look next."""
+        table = self._refreshed
+        if table is not None and self._look_at is not None and now >= self._look_at:
+            self._look_at = None
+            self._go_on(table, self._read(table, self._version, self.context))
+        return self._look_at
+
+    def _read(self, table: RefreshedTable, known: TableVersion, context: OperatorContext) -> Reading:
+        """Look for a newer version, and read it, in pieces that do not hold up other background work. Runs off the
+        loop, and touches nothing of the operator that changes."""
+        version = table.newest()
+        if version.number <= known.number:
+            yield None, None
+        parts: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in table.batches_of(version):
+            parts.append(self._wanted(batch, context))
+            rows += batch.num_rows
+            if rows >= _PIECE_ROWS:
+                rows = 0
+                yield None
+        yield version, self._bucketed(parts)
+
+    def _go_on(self, table: RefreshedTable, reading: Reading) -> None:
+        self.context.background.submit(lambda: next(reading), lambda outcome: self._went_on(table, reading, outcome))
+
+    def _went_on(self, table: RefreshedTable, reading: Reading, outcome: WorkResult) -> None:
+        """A piece of a version was read, or the version, or there is no newer version."""
+        if self._is_closed:
+            return
+        if outcome.error is None and outcome.value is None:
+            self._go_on(table, reading)
+            return
+        if outcome.error is not None:
+            self._refreshes_failed += 1
+            context, why = self.context, one_line(outcome.error)
+            extra = {"job": context.job, "task": str(context.task), "operator": context.name, "error": why}
+            text = "a newer version of the table of %r could not be read; version %s stays: %s"
+            log.warning(text, context.name, self._version.number, why, extra=extra)
+        else:
+            version, buckets = outcome.value
+            if version is not None:
+                self._version = version
+                self._take(buckets)
+        self._look_at = self._next_look(table)
+        self.context.wake_at(self._look_at)
+
+    # --- records ---------------------------------------------------------------------------
 
     def _wanted(self, batch: pa.RecordBatch, context: OperatorContext) -> pa.RecordBatch:
         """The rows that may match a record of this subtask."""
@@ -82,7 +194,9 @@ class TableJoinOperator(Operator):
 
     def _joined(self, batch: pa.RecordBatch) -> Steps:
         """The results, a part of the batch at a time, so that the records of a part match few rows."""
-        begins, counts = self._buckets.of(batch, self._step.keys)
+        # A newer version may come between two slices.
+        buckets = self._buckets
+        begins, counts = buckets.of(batch, self._step.keys)
         has_key = _without_nulls(batch, self._step.keys)
         if not has_key.all():
             counts = np.where(has_key, counts, 0)
@@ -94,7 +208,7 @@ class TableJoinOperator(Operator):
             end = max(begin + 1, int(np.searchsorted(ends, before + most, side="right")))
             part, matched = batch.slice(begin, end - begin), np.zeros(end - begin, np.bool_)
             for of_part, places in spread(begins[begin:end], counts[begin:end], RESULT_ROWS):
-                pairs = Pairs(part, of_part, self._buckets.rows, self._buckets.at(places))
+                pairs = Pairs(part, of_part, buckets.rows, buckets.at(places))
                 pairs = self._results.meeting(pairs, self._keys, self.context)
                 matched[pairs.rows(LEFT)] = True
                 if self._step.how.has_pairs and pairs.count:
@@ -116,9 +230,21 @@ class TableJoinOperator(Operator):
             alone = part if shown.all() else part.filter(pa.array(shown))
             self.output.emit(self._results.alone(alone, LEFT))
 
+    def close(self) -> None:
+        """Read no newer versions."""
+        self._is_closed = True
+
     def metrics(self) -> dict[str, float]:
-        """How many rows of the table this subtask keeps."""
-        return {"table_rows": self._rows}
+        """How many rows of the table this subtask keeps. Of a table that is read anew also the version, how long ago
+        the driver began to read the version, and how many versions could not be read."""
+        if self._refreshed is None:
+            return {"table_rows": self._rows}
+        return {
+            "table_rows": self._rows,
+            "table_version": self._version.number,
+            "table_age_seconds": max(0, self.context.now() - self._version.read_ms) / 1_000,
+            "table_reads_failed": self._refreshes_failed,
+        }
 
 
 def _without_nulls(batch: pa.RecordBatch, keys: tuple[str, ...]) -> npt.NDArray[np.bool_]:

@@ -12,11 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.api.connector import UserCodeRaised
-from penstock.api.steps import WindowStep
+from penstock.api.steps import SortStep, WindowStep
 from penstock.core.elements import CheckpointOptions
 from penstock.core.ids import CheckpointId, OperatorId
 from penstock.core.messages import OperatorState, StateFile
 from penstock.runtime.task.operators.base import OperatorContext, SnapshotWork, StateWriter
+from penstock.runtime.task.operators.sorted_rows import SortedRows
 from penstock.runtime.task.operators.sorted_runs import KEY_HASH, check_sorted
 from penstock.runtime.task.operators.user_code import user_code_raised
 from penstock.runtime.task.operators.window_table import (
@@ -37,7 +38,7 @@ TakeRows = Callable[[pa.Table, Header], None]
 class WindowState:
     """The saved state of one window operator of one subtask. The table of the operator lies where `context` says."""
 
-    def __init__(self, table: WindowTable, step: WindowStep, context: OperatorContext) -> None:
+    def __init__(self, table: WindowTable | SortedRows, step: WindowStep | SortStep, context: OperatorContext) -> None:
         self._table = table
         self._step = step
         self._context = context
@@ -158,7 +159,9 @@ class WindowState:
     # --- merging -------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The operator is open: large runs are merged in the background."""
+        """The operator is open: large runs of a window are merged in the background."""
+        if isinstance(self._table, SortedRows):
+            return
         self._table.merge_in(self._context.background, self._merge_failed)
 
     def _merge_failed(self, error: BaseException) -> None:

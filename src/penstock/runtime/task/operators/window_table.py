@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from penstock.api.aggregate_kinds.description import SavedAggregate
 from penstock.api.arrow_bounds import check_size, check_stream, check_types
-from penstock.api.steps import WindowStep
+from penstock.api.steps import SortStep, WindowStep
 from penstock.api.window_schema import WINDOW_START, completing_column, kept_columns
 from penstock.core.errors import CorruptFile, UsageError
 from penstock.runtime.task.operators.aggregation import group, of_partials
@@ -64,10 +64,15 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """Result columns, as `name: type`."""
     window: str | msgspec.UnsetType = msgspec.UNSET
     """The description of windows of any other type; unset for tumbling windows."""
+    time: str | msgspec.UnsetType = msgspec.UNSET
+    """The column of times, of records that are sorted by it; unset for windows."""
 
     @classmethod
-    def of(cls, step: WindowStep) -> Layout:
+    def of(cls, step: WindowStep | SortStep) -> Layout:
         """The layout of a step's state."""
+        if isinstance(step, SortStep):
+            columns = tuple(f"{field.name}: {field.type}" for field in step.schema)
+            return cls(keys=step.keys, aggregates=(), columns=columns, time=step.late.time_column)
         return cls(
             keys=step.keys,
             aggregates=tuple(aggregate.saved() for aggregate in step.aggregates),
@@ -76,18 +81,22 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def __str__(self) -> str:
+        if self.time is not msgspec.UNSET:
+            keys = f" of each {', '.join(self.keys)}" if self.keys else ""
+            return f"records{keys} sorted by {self.time}, columns {', '.join(self.columns)}"
         kinds = ", ".join(map(str, self.aggregates))
         window = f"{self.size_us} us (offset {self.offset_us} us)" if self.window is msgspec.UNSET else self.window
         return f"windows of {window}, {kinds}, columns {', '.join(self.columns)}"
 
 
-def check_layout(found: Layout, step: WindowStep, name: str) -> None:
+def check_layout(found: Layout, step: WindowStep | SortStep, name: str) -> None:
     """Raise `UsageError` unless the state that was found is of the step, which has this name."""
     expected = Layout.of(step)
     if found != expected:
+        what = "sort" if isinstance(step, SortStep) else "window"
         raise UsageError(
             f"the state of {name!r} is of {found}; the step in the program has {expected}",
-            hint="give the changed window another name, so that it starts without state",
+            hint=f"give the changed {what} another name, so that it starts without state",
         )
 
 
@@ -199,11 +208,17 @@ def _check_rows(table: pa.Table, header: Header) -> None:
     last = table.schema.field(table.num_columns - 1) if table.num_columns else None
     if last is None or last.name != KEY_GROUP or last.type != pa.int32() or table.column(KEY_GROUP).null_count:
         raise CorruptFile("the snapshot of a window has no key groups", hint=_HINT)
-    missing = [name for name in (*header.layout.keys, WINDOW_START) if name not in table.schema.names]
+    time = WINDOW_START if header.layout.time is msgspec.UNSET else header.layout.time
+    missing = [name for name in (*header.layout.keys, time) if name not in table.schema.names]
     if missing and table.num_rows:
         raise CorruptFile(f"the snapshot of a window has no column {missing[0]!r}", hint=_HINT)
     numbers = np.asarray(table.column(KEY_GROUP).to_numpy())
     if not (numbers[1:] >= numbers[:-1]).all():
         raise CorruptFile("the snapshot of a window is not in the order of its key groups", hint=_HINT)
-    if table.num_rows and not pa.types.is_timestamp(table.schema.field(WINDOW_START).type):
+    if table.num_rows and (not pa.types.is_timestamp(table.schema.field(time).type) or _lacks_times(table, header)):
         raise CorruptFile("the snapshot of a window has windows whose starts are not timestamps", hint=_HINT)
+
+
+def _lacks_times(table: pa.Table, header: Header) -> bool:
+    """Whether records that are sorted by time have no time."""
+    return header.layout.time is not msgspec.UNSET and table.column(header.layout.time).null_count > 0
