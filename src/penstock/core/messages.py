@@ -161,6 +161,8 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     epoch: Epoch
     metrics: dict[str, dict[str, float]] = {}
     """Task id as text -> name -> value."""
+    process: dict[str, float] = {}
+    """Memory and processor time of the slot's process, by name."""
 
 
 class LoopStuck(Message, frozen=True, kw_only=True):
