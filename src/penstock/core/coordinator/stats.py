@@ -296,6 +296,9 @@ class CheckpointStatistics:
             start_delay_ms=metrics.start_delay_ms,
             unaligned=metrics.unaligned,
             aborted=late,
+            waited_for=metrics.waited_for,
+            rows_in=metrics.rows_in,
+            operators={} if state is None else {str(each.operator): each.size for each in state.operators},
         )
         if late:
             record.vertices[task.vertex].late[task.subtask] = view

@@ -494,7 +494,7 @@ class Task:
         if barrier.options.synchronous and self._life.state.reads:
             # The savepoint ends the task: no data is read after the savepoint.
             self._finish_data(now, drain=barrier.options.drain, stopped=True)
-        metrics = AlignmentMetrics(start_delay_ms=max(0, now - barrier.timestamp))
+        metrics = AlignmentMetrics(start_delay_ms=max(0, now - barrier.timestamp), rows_in=self.counters.rows_in)
         self._part.snapshot_due(SnapshotDue(barrier=barrier, metrics=metrics), now)
 
     def notify(self, event: CompletionNotified | AbortNotified, now: Instant) -> None:
