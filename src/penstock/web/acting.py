@@ -18,8 +18,10 @@ SAVEPOINTS, CHECKPOINTS, DISPOSAL, RESCALING = "savepoints", "checkpoints", "sav
 class Acting:
     """Begins actions. The documents of the jobs say what can be done."""
 
-    def __init__(self, actions: Actions, driven: Callable[[str], ShownJob | None], folders: tuple[str, ...]) -> None:
-        """`folders` are folders for savepoints, besides those of each job."""
+    def __init__(
+        self, actions: Actions, driven: Callable[[str], ShownJob | None], folders: Callable[[], tuple[str, ...]]
+    ) -> None:
+        """`folders` says in which folders savepoints of any job may be deleted."""
         self._actions = actions
         self._driven = driven
         self._folders = folders
@@ -104,10 +106,7 @@ class Acting:
 
     def dispose(self, asked: Asked) -> Document:
         """Delete a savepoint."""
-        folders = dict.fromkeys(self._folders)
-        for job in asked.documents.values():
-            folders |= dict.fromkeys(job.get("folders", ()))
-        place = allowed_place(asked.body.get("savepoint-path"), folders)
+        place = allowed_place(asked.body.get("savepoint-path"), self._folders())
         return self._actions.begin(DISPOSAL, "", lambda: dispose(place), trigger=asked.body.get("triggerId"))
 
     def status(self, kind: str) -> Callable[[Asked], Document]:
@@ -142,7 +141,7 @@ class Acting:
                     f"give a {name} below a folder that the program allows",
                 )
             return None
-        return allowed_place(given, (*shown.folders, *self._folders))
+        return allowed_place(given, shown.folders)
 
 
 def _stopped(driven: Driven, target: str | None, *, drain: bool, native: bool) -> Document:

@@ -37,12 +37,26 @@ class RecentLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the line of a record."""
+        self._show_as_before(record)
         try:
             line = self.format(record)
         except Exception:  # noqa: BLE001  # the arguments do not fit the text: the text alone is worth having
             line = str(record.msg)
         self._driver.append(line)
         self._changed_ms = time.time_ns() // 1_000_000
+
+    def _show_as_before(self, record: logging.LogRecord) -> None:
+        """In a program that sets up no logging, Python shows warnings by itself, as long as there is no handler at all.
+        This handler must not make the warnings of the program disappear."""
+        last, logger = logging.lastResort, logging.getLogger(record.name)
+        while last is not None:
+            if any(handler is not self for handler in logger.handlers):
+                return
+            if not logger.propagate or logger.parent is None:
+                break
+            logger = logger.parent
+        if last is not None and record.levelno >= last.level:
+            last.handle(record)
 
     def names(self, job: str | None, slot: int | None) -> list[dict[str, object]]:
         """The log of the driver."""

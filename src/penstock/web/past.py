@@ -14,6 +14,8 @@ Past = Mapping[str, Mapping[str, float]]
 """Task id as text -> name -> total."""
 
 RATES_OVER_MS = 5_000
+LEAST_MS = 1_500
+"""Totals that are younger than this may be those of the same report."""
 _SHARES = {"busy": "busy_ms", "waiting": "waiting_ms", "blocked": "blocked_ms", "idle": "idle_ms"}
 _RATED = ("rows_in", "rows_out", "bytes_in", "bytes_out")
 
@@ -48,12 +50,13 @@ class RecentTotals:
         self._seen: deque[tuple[int, int, Past]] = deque()
 
     def past(self, now: int, epoch: int) -> Past:
-        """The totals of `RATES_OVER_MS` ago, or as near to that as is known; of the same attempt only."""
+        """The totals of `RATES_OVER_MS` ago, or as near to that as is known; of the same attempt only. Empty if
+        nothing is known that is old enough: rates are those since the deployment then."""
         while len(self._seen) > 1 and self._seen[1][0] <= now - RATES_OVER_MS:
             self._seen.popleft()
         while self._seen and self._seen[0][1] != epoch:
             self._seen.popleft()
-        return self._seen[0][2] if self._seen else {}
+        return self._seen[0][2] if self._seen and now - self._seen[0][0] >= LEAST_MS else {}
 
     def add(self, now: int, epoch: int, totals: Past) -> None:
         """Remember totals."""

@@ -58,7 +58,7 @@ class Server:
         )
         self._logs = RecentLines()
         self._about = _About(self._logs)
-        acting = Acting(Actions(self._executor, _clock_ms), self.jobs.driven, web.folders)
+        acting = Acting(Actions(self._executor, _clock_ms), self.jobs.driven, self.jobs.folders)
         names = [web.host if ":" not in web.host else f"[{web.host}]", *web.names]
         app = App(
             jobs=self.jobs,

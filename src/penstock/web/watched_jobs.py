@@ -71,6 +71,7 @@ class ShownJob:
 class _Watched:
     shown: ShownJob | None
     """None for a job that has ended: its program may let go of it."""
+    folders: tuple[str, ...] = ()
     document: Document | None = None
     made_ms: float = -1e9
     history: History = field(default_factory=History)
@@ -92,7 +93,7 @@ class WatchedJobs:
     def add(self, shown: ShownJob) -> None:
         """Show a job. A job with the same id that was shown before is forgotten."""
         with self._lock:
-            self._jobs = {**self._jobs, job_id(shown.job): _Watched(shown)}
+            self._jobs = {**self._jobs, job_id(shown.job): _Watched(shown, shown.folders)}
 
     @property
     def documents(self) -> dict[str, Document]:
@@ -103,6 +104,10 @@ class WatchedJobs:
         """The job with this id, if something can be done with it."""
         found = self._jobs.get(key)
         return None if found is None else found.shown
+
+    def folders(self) -> tuple[str, ...]:
+        """The folders for savepoints of all jobs, those that have ended included."""
+        return tuple(dict.fromkeys(folder for job in self._jobs.values() for folder in job.folders))
 
     def history(self, key: str) -> Document:
         """The numbers of a job over time."""
