@@ -7,7 +7,7 @@ from enum import Enum
 
 import msgspec
 
-from penstock.core.ids import CheckpointId, Instant, VertexId
+from penstock.core.ids import CheckpointId, Instant, TaskId, VertexId
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import SnapshotKind
 from penstock.core.view_texts import count_of, duration_text, size_text, time_text
@@ -134,6 +134,12 @@ class SubtaskView(msgspec.Struct, frozen=True, kw_only=True):
     unaligned: bool = False
     aborted: bool = False
     """The subtask acknowledged after the checkpoint had already failed."""
+    waited_for: TaskId | None = None
+    """The upstream task whose barrier came last, if the subtask had to wait for the barriers of several."""
+    rows_in: int = 0
+    """How many records the subtask of a source had read at the barrier, since the attempt began."""
+    operators: dict[str, int] = {}
+    """The bytes of state of each operator that has state, by the id of the operator."""
 
 
 class SubtasksView(VertexView, frozen=True, kw_only=True):

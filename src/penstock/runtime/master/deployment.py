@@ -176,6 +176,7 @@ class Deployment:
         self._parts.groups.start(self.plan, effect.epoch, effect.tasks, ended=assignment.finished)
         self.attempt = effect.epoch if effect.tasks is None else self.attempt
         self._progress.begins(self.plan, effect.tasks)
+        self._progress.chronicle.deployed(self.plan, effect.epoch, effect.tasks, self._decisions.now)
         orders = Orders(
             job=self._storage.job,
             plan=self.plan,
