@@ -303,9 +303,7 @@ class Rig:
         self.add(JOB, self.job, folders=folders, settings=settings)
         acting = Acting(Actions(self.executor, self._clock), self.jobs.driven, self.jobs.folders)
         self.routes = all_routes(acting)
-        self.app = App(
-            jobs=self.jobs, routes=self.routes, access=Access(token=token, hosts=hosts), about=lambda: make_about()
-        )
+        self.app = App(jobs=self.jobs, routes=self.routes, access=Access(token=token, hosts=hosts), about=make_about)
 
     def _clock(self):
         # Every look is fresh.

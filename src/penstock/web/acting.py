@@ -113,6 +113,7 @@ class Acting:
         """The answer about an action of this kind."""
 
         def told(asked: Asked) -> Document:
+            """How an action goes."""
             job = asked.job["id"] if "jobid" in asked.path else ""
             return self._actions.status(kind, job, asked.path["triggerid"])
 

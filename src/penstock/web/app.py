@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_plus
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -124,11 +125,12 @@ class App:
             if verdict.must_log_in:
                 response.headers["www-authenticate"] = "Bearer"
             return response
-        special = self._special(method, path)
-        if special is not None:
-            return await special(request)
         if isinstance(found, Found):
-            return await self._answer(request, found)
+            return await self._by_name(request, found)
+        if method in ("GET", "HEAD") and path in self._more:
+            await self._jobs.refresh()
+            content, kind = self._more[path](self._jobs)
+            return Response(content, headers={"content-type": kind})
         if isinstance(found, NotAllowed):
             if method == "OPTIONS":
                 return Response(status_code=204, headers={"allow": ", ".join(found.methods)})
@@ -148,6 +150,7 @@ class App:
         asked = Asked(
             documents=self._jobs.documents,
             about=self._about(),
+            history=self._jobs.history,
             path=found.path,
             query=_query(request),
             body=body,
@@ -159,32 +162,16 @@ class App:
 
     # --- addresses of other kinds ----------------------------------------------------------
 
-    def _special(self, method: str, path: str) -> Callable[[Request], Awaitable[Response]] | None:
-        if path == "/penstock/login" and method in ("GET", "HEAD", "POST"):
-            return self._log_in
-        if method not in ("GET", "HEAD"):
-            return None
-        if path == "/penstock/stream":
-            return self._stream
-        if path == "/openapi.json":
-            return self._document
-        if path.startswith("/penstock/history/"):
-            return self._history
-        return self._further if path in self._more else None
-
-    async def _document(self, _request: Request) -> Response:
-        return Response(self._openapi, media_type="application/json")
-
-    async def _further(self, request: Request) -> Response:
-        await self._jobs.refresh()
-        content, kind = self._more[request.scope["path"]](self._jobs)
-        return Response(content, headers={"content-type": kind})
-
-    async def _history(self, request: Request) -> Response:
-        await self._jobs.refresh()
-        key = request.scope["path"].removeprefix("/penstock/history/").strip("/")
-        asked = Asked(documents=self._jobs.documents, about={}, path={"jobid": key})
-        return _json(self._jobs.history(asked.job["id"]))
+    async def _by_name(self, request: Request, found: Found) -> Response:
+        match found.route.by:
+            case "stream":
+                return await self._stream(request)
+            case "description":
+                return Response(self._openapi, media_type="application/json")
+            case "login":
+                return await self._log_in(request)
+            case _:
+                return await self._answer(request, found)
 
     async def _log_in(self, request: Request) -> Response:
         if request.method != "POST":
@@ -194,8 +181,6 @@ class App:
         for part in content.decode("utf-8", "replace").split("&"):
             name, _, value = part.partition("=")
             if name == "token":
-                from urllib.parse import unquote_plus
-
                 given = unquote_plus(value)
         if not self._access.is_token(given):
             text = _LOGIN.format(said=f"<p>{escape('The token is wrong.')}</p>")

@@ -34,11 +34,11 @@ def rates_of(now: Mapping[str, float], before: Mapping[str, float] | None) -> Ra
     before = before or {}
     parts = {share: now.get(name, 0.0) - before.get(name, 0.0) for share, name in _SHARES.items()}
     passed_ms = sum(parts.values())
-    if passed_ms <= 0:
-        return Rates()
-    if any(part < 0 for part in parts.values()):
+    if before and any(part < 0 for part in parts.values()):
         # The totals of another deployment.
         return rates_of(now, None)
+    if passed_ms <= 0:
+        return Rates()
     per_s = {name: max(0.0, (now.get(name, 0.0) - before.get(name, 0.0)) * 1_000 / passed_ms) for name in _RATED}
     return Rates(per_s, {share: part / passed_ms for share, part in parts.items()})
 

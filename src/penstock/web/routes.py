@@ -47,6 +47,8 @@ class Route:
     """Whether the address is one of Flink's interface, and so also stands below `/v1`."""
     refusals: tuple[int, ...] = ()
     """Further statuses of refusals."""
+    by: str | None = None
+    """The name of the part of the application that answers; None: `answer` does."""
 
     @property
     def summary(self) -> str:
@@ -163,6 +165,26 @@ def _own_routes() -> list[Route]:
         _get("/penstock/jobs", own.jobs, is_flinks=False),
         _get("/penstock/jobs/:jobid", own.job, query={"details": _TEXT}, is_flinks=False),
         _get("/penstock/checkpoints/:jobid/:checkpointid", own.checkpoint, is_flinks=False),
+        _get("/penstock/history/:jobid", own.history, is_flinks=False),
+        _get(
+            "/penstock/stream",
+            own.stream,
+            query={"job": _TEXT},
+            content=Content.STREAM,
+            by="stream",
+            is_flinks=False,
+        ),
+        _get("/openapi.json", own.description, by="description", is_flinks=False),
+        _get("/penstock/login", own.login, content=Content.HTML, by="login", is_flinks=False),
+        Route(
+            method="POST",
+            path="/penstock/login",
+            answer=own.login,
+            status=303,
+            content=Content.HTML,
+            by="login",
+            is_flinks=False,
+        ),
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,8 @@ class Asked:
     """By the id of the job, the newest job first."""
     about: Mapping[str, Any]
     """The server: its version, the settings of the process, the numbers of the driver's process."""
+    history: Callable[[str], Document] = dict
+    """The numbers of a job over time, by the id of the job."""
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)

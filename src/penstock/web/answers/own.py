@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.web.answers.common import Asked, Document
+from penstock.web.answers.common import Asked, Document, Refused
 from penstock.web.diagnosis import checkpoint_sentence, job_sentences
 
 HEAD = (
@@ -72,7 +72,25 @@ def checkpoint(asked: Asked) -> Document:
     return timeline(asked.job, asked.checkpoint)
 
 
-PHASES = ("start_delay", "alignment", "sync", "async", "rest")
+def history(asked: Asked) -> Document:
+    """The numbers of a job over the last ten minutes by the second, and over the last day by the minute."""
+    return asked.history(asked.job["id"])
+
+
+def stream(_asked: Asked) -> Document:
+    """Server-sent events: first `snapshot`, a whole picture, and then `changes`, four times a second at most. With
+    `job`, the picture has that job as a whole."""
+    raise Refused(404, "the server answers this address in another way")
+
+
+def description(_asked: Asked) -> Document:
+    """This document."""
+    raise Refused(404, "the server answers this address in another way")
+
+
+def login(_asked: Asked) -> Document:
+    """The page on which a browser gives the token."""
+    raise Refused(404, "the server answers this address in another way")
 
 
 def timeline(job: Document, found: Document) -> Document:
