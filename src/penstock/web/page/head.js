@@ -32,6 +32,9 @@ export function answers(job, history) {
   return [healthy(job), keepingUp(job, history), lastCheckpoint(job), crashNow(job)];
 }
 
+/** Whether the tasks of the job have run at all. */
+const hasRun = (job) => job.attempts.some((attempt) => attempt.ran !== null);
+
 const said = (job, topic) => job.sentences.find((sentence) => sentence.topic === topic);
 
 function healthy(job) {
@@ -39,6 +42,7 @@ function healthy(job) {
   const stuck = said(job, "stuck");
   const state = said(job, "state");
   if (job.ended !== null) return [question, job.flink_state === "FAILED" ? "bad" : "quiet", "The job has ended", reasonOf(state, job), "restarts"];
+  if (state && !hasRun(job)) return [question, "quiet", "Not running yet", reasonOf(state, job), "restarts"];
   if (state) return [question, state.level === "bad" ? "bad" : "warn", `No, it is ${job.state}`, reasonOf(state, job), "restarts"];
   if (stuck) return [question, "bad", "A slot is stuck", stuck.text, "restarts"];
   const failure = job.failures[0];
@@ -57,14 +61,18 @@ function keepingUp(job, history) {
   const question = "Keeping up?";
   const rates = `${words.rate(job.rates.rows_in_per_s)} read`;
   if (job.ended !== null) return [question, "quiet", "–", `${words.count(job.rows.read ?? job.rows.in)} records read in all`, "overview"];
-  if (job.flink_state !== "RUNNING") return [question, "warn", "No", "nothing is read", "overview"];
+  if (job.flink_state !== "RUNNING") return [question, hasRun(job) ? "warn" : "quiet", hasRun(job) ? "No" : "Not yet", "nothing is read", "overview"];
   const slow = said(job, "bottleneck");
   const lag = job.watermark_lag_ms;
   const late = lag === null ? "" : `, event time is ${words.duration(Math.max(0, lag))} behind${trend(history)}`;
   if (slow) return [question, slow.level === "bad" ? "bad" : "warn", slow.level === "bad" ? "No" : "Barely", `${slow.text} ${rates}${late}`, "graph"];
+  // A slot with idle time takes what comes; without, something may be waiting outside that nobody counts.
+  if (job.vertices.length > 0 && job.vertices.every((vertex) => vertex.parallelism > 0 && vertex.shares.idle.mean < NO_TIME_LEFT && vertex.shares.busy.mean + vertex.shares.waiting.mean > 0))
+    return [question, "warn", "At full speed", `${rates}${late}; the slots have no idle time: they may be reading what has piled up, or falling behind`, "graph"];
   return [question, "good", "Yes", `${rates}${late}`, "graph"];
 }
 
+const NO_TIME_LEFT = 0.03;
 const TREND_FROM_POINTS = 30;
 
 /** Whether the lag grows or shrinks, over the ten minutes that are kept by the second. */
@@ -84,16 +92,17 @@ function lastCheckpoint(job) {
   const { latest_completed: latest, latest_failed: failed, counts } = job.checkpoints;
   if (failed && (!latest || failed.checkpoint > latest.checkpoint))
     return [question, "bad", `Checkpoint ${failed.checkpoint} failed`, failed.failure_text, "checkpoints"];
-  if (!latest) return [question, counts.in_progress > 0 ? "quiet" : "warn", counts.in_progress > 0 ? "The first is under way" : "None yet", "", "checkpoints"];
+  if (!latest) return [question, counts.in_progress > 0 || !hasRun(job) ? "quiet" : "warn", counts.in_progress > 0 ? "The first is under way" : "None yet", "", "checkpoints"];
   const took = `took ${words.duration(latest.duration_ms)}, ${words.size(latest.state_bytes)}`;
   const when = job.ended === null ? words.ago(now() - (latest.ended ?? latest.triggered)) : words.moment(latest.ended);
-  return [question, "good", `${latest.checkpoint}, ${when}`, took, "checkpoints"];
+  return [question, "good", when, `${latest.is_savepoint ? "savepoint" : "checkpoint"} ${latest.checkpoint} ${took}`, "checkpoints"];
 }
 
 function crashNow(job) {
   const question = "A crash now?";
   const { records, since_ms: since, checkpoint } = job.at_risk;
   if (job.ended !== null) return [question, "quiet", "–", "nothing is running", "checkpoints"];
+  if (!hasRun(job)) return [question, "quiet", "Would cost nothing", "nothing has been read", "checkpoints"];
   if (checkpoint === null)
     return [question, "warn", "All would be read again", records === null ? "no checkpoint has completed" : `${words.count(records)} records: no checkpoint has completed`, "checkpoints"];
   if (since === null) return [question, "quiet", `Would restart from checkpoint ${checkpoint}`, "", "checkpoints"];

@@ -150,7 +150,7 @@ export const TimeLegend = () =>
 
 /** A bar of a length, for sizes beside each other. */
 export const Length = ({ value, of, label }) => html`<span class="length" title=${label}>
-  <span class="fill" style=${{ width: `${of > 0 ? Math.max(0.5, (100 * value) / of) : 0}%` }}></span>
+  <span class="fill" style=${{ width: `${of > 0 && value > 0 ? Math.max(1, (100 * value) / of) : 0}%` }}></span>
 </span>`;
 
 // --- plots ----------------------------------------------------------------------------------------------------------
@@ -167,6 +167,7 @@ export function Plot({ label, times, series, height = PLOT_HEIGHT, points = fals
     if (isEmpty || !box.current) return undefined;
     const made = newPlot(box.current, times, series, height, points);
     plot.current = made;
+    tellLast(made);
     const resized = new ResizeObserver(() => made.setSize({ width: box.current.clientWidth, height }));
     resized.observe(box.current);
     return () => {
@@ -177,6 +178,7 @@ export function Plot({ label, times, series, height = PLOT_HEIGHT, points = fals
   }, [isEmpty, shape, points, height, theme]);
   useEffect(() => {
     plot.current?.setData(plotData(times, series));
+    if (plot.current) tellLast(plot.current);
   }, [times, ...series.map((one) => one.values)]);
   return html`<figure class="plot">
     <figcaption>${label}</figcaption>
@@ -191,6 +193,11 @@ function spoken(label, series) {
 
 const plotData = (times, series) => [times.map((time) => time / 1000), ...series.map((one) => one.values.map((value) => value ?? null))];
 
+/** While nothing is pointed at, the legend says what is newest. */
+function tellLast(plot) {
+  plot.setLegend({ idx: plot.data[0].length - 1 }, false);
+}
+
 function newPlot(box, times, series, height, points) {
   const styles = getComputedStyle(document.documentElement);
   const colour = (name) => styles.getPropertyValue(`--${name}`).trim();
@@ -203,10 +210,11 @@ function newPlot(box, times, series, height, points) {
       legend: { live: true },
       cursor: { y: false, drag: { x: true, y: false } },
       padding: [8, 8, 0, 0],
+      hooks: { setCursor: [(plot) => (plot.cursor.idx === null || plot.cursor.idx === undefined) && tellLast(plot)] },
       scales: { x: { time: true }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.08 : 1] } },
       axes: [
         { ...axis, size: 26, values: (_, ticks) => ticks.map((tick) => words.clock(tick * 1000)), space: 72 },
-        { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => said(tick)), space: 34 },
+        { ...axis, size: 76, values: (_, ticks) => ticks.map((tick) => said(tick)), space: 34 },
       ],
       series: [
         { label: "at", value: (_, time) => (time === null ? words.NONE : words.clock(time * 1000)) },

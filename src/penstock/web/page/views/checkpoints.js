@@ -48,7 +48,7 @@ function nextText(job) {
   const { next_trigger: next, waiting } = job.checkpoints;
   if (job.ended !== null) return "";
   const queue = waiting > 0 ? `${words.counted(waiting, "request")} waiting. ` : "";
-  if (next === null) return `${queue}Checkpoints are taken on request only.`;
+  if (next === null) return job.settings.checkpoint?.interval_ms === null ? `${queue}Checkpoints are taken on request only.` : queue;
   return `${queue}The next is due ${next - now() < 1_000 ? "now" : `in ${words.duration(Math.round((next - now()) / 1000) * 1000).replace(".0 s", " s")}`}.`;
 }
 

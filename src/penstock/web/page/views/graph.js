@@ -9,7 +9,7 @@ import { placed } from "./layout.js";
 import { meanShares } from "./overview.js";
 import { Task } from "./task.js";
 
-const NODE = { width: 212, height: 132 };
+const NODE = { width: 212, height: 142 };
 const NARROW = 700;
 const WIDE = { along: 108, across: 26, isDownwards: false };
 const TALL = { along: 58, across: 16, isDownwards: true };

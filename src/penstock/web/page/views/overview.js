@@ -10,7 +10,7 @@ export function Overview({ job, history, dark }) {
   const shown = history.value?.[span] ?? { times: [], series: {} };
   const series = (name) => shown.series[name] ?? [];
   return html`
-    <ul class="sentences">${job.sentences.map((one) => html`<li key=${one.topic + one.text} class=${one.level}>${one.text}</li>`)}</ul>
+    <ul class="sentences">${job.sentences.filter(isNew).map((one) => html`<li key=${one.topic + one.text} class=${one.level}>${one.text}</li>`)}</ul>
     <${Panel} id="over-time" title="Over time" json=${shown} source=${`penstock/history/${job.id}`}
       aside=${html`<span class="choice" role="group" aria-label="How far back">
         <button type="button" aria-pressed=${span === "seconds"} onClick=${() => setSpan("seconds")}>10 minutes</button>
@@ -50,6 +50,9 @@ export function Overview({ job, history, dark }) {
     <//>
     <${Slots} job=${job} />`;
 }
+
+/** The head of the job has said the rest. */
+const isNew = (one) => one.level === "bad" || !["checkpoints", "risk"].includes(one.topic);
 
 function columns(job) {
   const most = Math.max(...job.vertices.map((vertex) => vertex.rates.rows_in), 1);
