@@ -68,7 +68,7 @@ function keepingUp(job, history) {
   if (slow) return [question, slow.level === "bad" ? "bad" : "warn", slow.level === "bad" ? "No" : "Barely", `${slow.text} ${rates}${late}`, "graph"];
   // A slot with idle time takes what comes; without, something may be waiting outside that nobody counts.
   if (job.vertices.length > 0 && job.vertices.every((vertex) => vertex.parallelism > 0 && vertex.shares.idle.mean < NO_TIME_LEFT && vertex.shares.busy.mean + vertex.shares.waiting.mean > 0))
-    return [question, "warn", "At full speed", `${rates}${late}; the slots have no idle time: they may be reading what has piled up, or falling behind`, "graph"];
+    return [question, "warn", "At full speed", `no slot has idle time; ${rates}${late}`, "graph"];
   return [question, "good", "Yes", `${rates}${late}`, "graph"];
 }
 
@@ -94,8 +94,19 @@ function lastCheckpoint(job) {
     return [question, "bad", `Checkpoint ${failed.checkpoint} failed`, failed.failure_text, "checkpoints"];
   if (!latest) return [question, counts.in_progress > 0 || !hasRun(job) ? "quiet" : "warn", counts.in_progress > 0 ? "The first is under way" : "None yet", "", "checkpoints"];
   const took = `took ${words.duration(latest.duration_ms)}, ${words.size(latest.state_bytes)}`;
+  const slow = underWayFor(job);
+  if (slow > SLOW_MS && slow > 3 * (job.settings.checkpoint?.interval_ms ?? SLOW_MS))
+    return [question, "warn", words.ago(now() - (latest.ended ?? latest.triggered)), `checkpoint ${latest.checkpoint} ${took}; the next has been under way for ${words.duration(Math.round(slow / 1000) * 1000)}`, "checkpoints"];
   const when = job.ended === null ? words.ago(now() - (latest.ended ?? latest.triggered)) : words.moment(latest.ended);
   return [question, "good", when, `${latest.is_savepoint ? "savepoint" : "checkpoint"} ${latest.checkpoint} ${took}`, "checkpoints"];
+}
+
+const SLOW_MS = 10_000;
+
+/** How long the oldest checkpoint that has not ended has taken so far. */
+function underWayFor(job) {
+  const open = job.checkpoints.history.filter((each) => each.status === "IN_PROGRESS");
+  return job.ended === null && open.length > 0 ? now() - Math.min(...open.map((each) => each.triggered)) : 0;
 }
 
 function crashNow(job) {

@@ -14,6 +14,8 @@ const NARROW = 700;
 const WIDE = { along: 108, across: 26, isDownwards: false };
 const TALL = { along: 58, across: 16, isDownwards: true };
 const MANY_LAYERS = 4;
+const NARROWEST = 164;
+const ROOMY = 190;
 
 export function Graph({ job, rest }) {
   const [box, width] = useWidth();
@@ -21,7 +23,8 @@ export function Graph({ job, rest }) {
   if (job.vertices.length === 0) return html`<${Empty}>The driver has no plan of this job.<//>`;
   const layers = 1 + Math.max(...job.vertices.map((vertex) => vertex.layer));
   const isTall = width < NARROW || (layers > MANY_LAYERS && layers * (NODE.width + WIDE.along) > 2 * width);
-  const graph = placed(job.vertices, job.edges, { ...NODE, ...(isTall ? TALL : WIDE) });
+  const node = { ...NODE, width: isTall ? fitting(job.vertices, width) : NODE.width };
+  const graph = placed(job.vertices, job.edges, { ...node, ...(isTall ? TALL : WIDE) });
   const slow = job.sentences.find((one) => one.topic === "bottleneck");
   const slowest = slow ? bottleneckOf(job) : null;
   return html`
@@ -34,7 +37,7 @@ export function Graph({ job, rest }) {
             ${graph.edges.map((edge) => html`<path key=${edge.number} class=${`edge ${pressureClass(pressure(job, edge))}`} d=${edge.path} stroke-width=${1.5 + 4 * pressure(job, edge)} marker-end="url(#arrow)" />`)}
           </svg>
           ${graph.edges.map((edge) => html`<${EdgeLabel} key=${edge.number} edge=${edge} pressure=${pressure(job, edge)} />`)}
-          ${graph.nodes.map((node) => html`<${Node} key=${node.id} node=${node} job=${job} isChosen=${node === chosen || node.id === chosen?.id} isSlowest=${node.id === slowest} />`)}
+          ${graph.nodes.map((each) => html`<${Node} key=${each.id} node=${each} width=${node.width} job=${job} isChosen=${each.id === chosen?.id} isSlowest=${each.id === slowest} />`)}
         </div>
       </div>
       <${TimeLegend} />
@@ -42,6 +45,14 @@ export function Graph({ job, rest }) {
     <//>
     ${chosen && html`<${Task} key=${chosen.id} job=${job} vertex=${chosen} />`}
     ${!chosen && html`<p class="hint">Choose a task to see its subtasks, its state and what it runs.</p>`}`;
+}
+
+/** How wide tasks may be that stand beside each other in a narrow window. */
+function fitting(vertices, width) {
+  const beside = new Map();
+  for (const vertex of vertices) beside.set(vertex.layer, (beside.get(vertex.layer) ?? 0) + 1);
+  const most = Math.max(...beside.values());
+  return Math.floor(Math.min(NODE.width, Math.max(NARROWEST, (width - TALL.across * (most - 1) - 4) / most)));
 }
 
 /** The part of its time in which the task before an exchange is blocked, at its worst subtask. */
@@ -66,18 +77,18 @@ export function skew(values) {
   return values.length < 2 || mean <= 0 ? null : Math.max(...values) / mean;
 }
 
-function Node({ node, job, isChosen, isSlowest }) {
+function Node({ node, width, job, isChosen, isSlowest }) {
   const shares = meanShares(node);
   const uneven = skew(node.subtasks.rows_in);
   const lag = node.watermark_ms === null ? null : Math.max(0, job.now - node.watermark_ms);
   const share = (name) => words.percent(node.shares[name].max);
   return html`<a class=${`node ${heat(node)}${isChosen ? " chosen" : ""}`} href=${to(job.id, "graph", ...(isChosen ? [] : [node.id]))}
-      style=${{ left: `${node.x}px`, top: `${node.y}px`, width: `${NODE.width}px`, height: `${NODE.height}px` }} aria-current=${isChosen ? "true" : undefined}>
+      style=${{ left: `${node.x}px`, top: `${node.y}px`, width: `${width}px`, height: `${NODE.height}px` }} aria-current=${isChosen ? "true" : undefined}>
     <span class="node-name" title=${node.operators.map((operator) => operator.name).join(" → ")}>${node.name}</span>
     <span class="node-line"><span>${node.parallelism} × ${node.operators.map((operator) => operator.kind).filter(Boolean).at(node.is_source ? 0 : -1) || "task"}</span><span>${node.status === "RUNNING" ? "" : node.status.toLowerCase()}</span></span>
     <span class="node-line strong"><span>in ${words.rate(node.rates.rows_in)}</span><span>out ${words.rate(node.rates.rows_out)}</span></span>
     <span class="bar">${["busy", "waiting", "blocked", "idle"].map((name) => shares[name] > 0 && html`<span key=${name} class=${`part ${name}`} style=${{ width: `${100 * shares[name]}%` }}></span>`)}</span>
-    <span class="node-line small" title="At the worst subtask"><span>busy ${share("busy")}</span><span>blocked ${share("blocked")}</span><span>idle ${words.percent(shares.idle)}</span></span>
+    <span class="node-line small" title="At the worst subtask"><span>busy ${share("busy")}</span><span>blocked ${share("blocked")}</span>${width >= ROOMY && html`<span>idle ${words.percent(shares.idle)}</span>`}</span>
     <span class="node-line small"><span>${lag === null ? "no event time" : `behind ${words.duration(lag)}`}</span><span>${uneven === null ? "" : `skew ${uneven.toFixed(1)}×`}</span></span>
     ${isSlowest && html`<span class="slow-mark">slows the job down</span>`}
   </a>`;
