@@ -84,7 +84,7 @@ def stream(_asked: Asked) -> Document:
 
 
 def description(_asked: Asked) -> Document:
-    """This document."""
+    """The description of all addresses, as OpenAPI 3.1."""
     raise Refused(404, "the server answers this address in another way")
 
 
