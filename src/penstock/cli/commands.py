@@ -15,6 +15,7 @@ from penstock.bench.torture import torture
 from penstock.bench.window import bench
 from penstock.cli.checkpoints import checkpoints
 from penstock.cli.demo import demo
+from penstock.cli.history import history
 from penstock.cli.jobs import COMMANDS as JOB_COMMANDS
 from penstock.cli.nexmark import nexmark
 from penstock.cli.sim import sim
@@ -28,7 +29,7 @@ def main() -> None:
     """Continuous, stateful, exactly-once stream processing on Spark."""
 
 
-for _command in (demo, *JOB_COMMANDS, checkpoints, bench, nexmark, sim, state, torture, verify):
+for _command in (demo, *JOB_COMMANDS, checkpoints, bench, history, nexmark, sim, state, torture, verify):
     main.add_command(_command)
 bench.add_command(backpressure)
 bench.add_command(coordinator)

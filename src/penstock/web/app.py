@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 LARGEST_BODY = 65_536
 BODY_WITHIN_S = 10.0
 MOST_STREAMS = 32
+MOST_READERS = 2
+"""How many requests read files at the same time."""
 STREAM_EVERY_S = 0.25
 LONGEST_QUERY = 16_384
 
@@ -78,6 +80,7 @@ class App:
         self._more = dict(more or {})
         self._page = page.resolve()
         self._streams = 0
+        self._readers = asyncio.Semaphore(MOST_READERS)
         self._openapi = msgspec.json.encode(
             openapi(routes, version=str(about()["version"]), needs_token=access.needs_token)
         )
@@ -155,7 +158,11 @@ class App:
             query=_query(request),
             body=body,
         )
-        answer = route.answer(asked)
+        if route.blocks:
+            async with self._readers:
+                answer = await asyncio.to_thread(route.answer, asked)
+        else:
+            answer = route.answer(asked)
         if route.content is Content.TEXT:
             return Response(str(answer), route.status, media_type="text/plain; charset=utf-8")
         return _json(answer, route.status)

@@ -125,10 +125,8 @@ def _vertex(view: SubtasksView) -> dict[str, Any]:
         None if w is None else {"vertex": vertex_id(w.vertex), "key": str(w.vertex), "subtask": w.subtask}
         for w in waited
     ]
-    sizes: dict[str, int] = {}
-    for subtask in view.subtasks:
-        for operator, size in subtask.operators.items():
-            sizes[operator] = sizes.get(operator, 0) + size
+    known = dict.fromkeys(operator for subtask in view.subtasks for operator in subtask.operators)
+    sizes = {o: [subtask.operators.get(o, 0) for subtask in view.subtasks] for o in known}
     return {
         "vertex": vertex_id(view.vertex),
         "key": str(view.vertex),
@@ -136,6 +134,8 @@ def _vertex(view: SubtasksView) -> dict[str, Any]:
         "duration_ms": view.duration_ms,
         **_totals(view.totals),
         "summary": {name: _spread(getattr(view, name)) for name in SPREADS},
-        "operators": [{"id": operator_id(o), "key": o, "state_bytes": size} for o, size in sizes.items()],
+        "operators": [
+            {"id": operator_id(o), "key": o, "state_bytes": sum(found), "subtasks": found} for o, found in sizes.items()
+        ],
         "subtasks": columns,
     }

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from penstock.web.acting import CHECKPOINTS, DISPOSAL, RESCALING, SAVEPOINTS, Acting, requirements
-from penstock.web.answers import checkpoints, cluster, jobs, metrics, own, rescales, slots, vertices
+from penstock.web.answers import checkpoints, cluster, jobs, metrics, own, rescales, slots, stored_state, vertices
 from penstock.web.answers.common import Asked, Refused
 
 Answer = Callable[[Asked], Any]
@@ -47,6 +47,8 @@ class Route:
     """Whether the address is one of Flink's interface, and so also stands below `/v1`."""
     refusals: tuple[int, ...] = ()
     """Further statuses of refusals."""
+    blocks: bool = False
+    """Whether the answer is read from files, and so must be given beside the server's loop."""
     by: str | None = None
     """The name of the part of the application that answers; None: `answer` does."""
 
@@ -166,6 +168,22 @@ def _own_routes() -> list[Route]:
         _get("/penstock/jobs/:jobid", own.job, query={"details": _TEXT}, is_flinks=False),
         _get("/penstock/checkpoints/:jobid/:checkpointid", own.checkpoint, is_flinks=False),
         _get("/penstock/history/:jobid", own.history, is_flinks=False),
+        _get("/penstock/state/:jobid", own.state, is_flinks=False),
+        _get(
+            "/penstock/state/:jobid/:operatorid",
+            stored_state.states,
+            blocks=True,
+            refusals=(409,),
+            is_flinks=False,
+        ),
+        _get(
+            "/penstock/state/:jobid/:operatorid/:state",
+            stored_state.rows,
+            query={"key": _TEXT},
+            blocks=True,
+            refusals=(409,),
+            is_flinks=False,
+        ),
         _get(
             "/penstock/stream",
             own.stream,

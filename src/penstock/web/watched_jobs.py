@@ -95,6 +95,11 @@ class WatchedJobs:
         with self._lock:
             self._jobs = {**self._jobs, job_id(shown.job): _Watched(shown, shown.folders)}
 
+    def add_ended(self, document: Document) -> None:
+        """Show a job that has ended, by its last document."""
+        with self._lock:
+            self._jobs = {**self._jobs, document["id"]: _Watched(None, document=document)}
+
     @property
     def documents(self) -> dict[str, Document]:
         """The documents of all jobs, by id, the newest job first."""

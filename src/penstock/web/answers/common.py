@@ -32,7 +32,7 @@ class Asked:
     """By the id of the job, the newest job first."""
     about: Mapping[str, Any]
     """The server: its version, the settings of the process, the numbers of the driver's process."""
-    history: Callable[[str], Document] = dict
+    history: Callable[[str], Document] = lambda _job: {}
     """The numbers of a job over time, by the id of the job."""
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)

@@ -84,13 +84,39 @@ def stream(_asked: Asked) -> Document:
 
 
 def description(_asked: Asked) -> Document:
-    """This document."""
+    """The description of all addresses, as OpenAPI 3.1."""
     raise Refused(404, "the server answers this address in another way")
 
 
 def login(_asked: Asked) -> Document:
     """The page on which a browser gives the token."""
     raise Refused(404, "the server answers this address in another way")
+
+
+def state(asked: Asked) -> Document:
+    """How much state each operator has in the newest checkpoint, and how it is spread over the subtasks."""
+    found = newest(asked.job)
+    names = {o["id"]: (o["name"], v["id"]) for v in asked.job["vertices"] for o in v["operators"]}
+    operators = []
+    for vertex in found["vertices"]:
+        for each in vertex["operators"]:
+            sizes = each["subtasks"]
+            mean = sum(sizes) / len(sizes) if sizes else 0
+            name, _ = names.get(each["id"], (each["key"], ""))
+            operators.append(
+                {**each, "name": name, "vertex": vertex["vertex"], "skew": max(sizes) / mean if mean else 1.0}
+            )
+    operators.sort(key=lambda each: -each["state_bytes"])
+    return {"checkpoint": found["checkpoint"], "triggered": found["triggered"], "operators": operators}
+
+
+def newest(job: Document) -> Document:
+    """The newest completed checkpoint or savepoint, with its subtasks."""
+    done = [c for c in job["checkpoint_details"].values() if c["status"] == "COMPLETED" and not c["discarded"]]
+    if not done:
+        raise Refused(404, "no completed checkpoint of this job is remembered")
+    found: Document = max(done, key=lambda c: c["checkpoint"])
+    return found
 
 
 def timeline(job: Document, found: Document) -> Document:
