@@ -25,7 +25,16 @@ from penstock.sim.faults import (
     draw_slot_crashes,
     draw_task_errors,
 )
-from penstock.sim.jobs import APART, ASIDE, PAIRS, PLACED, TICK_US, Choice, Shape, Workload
+from penstock.sim.jobs import (
+    APART,
+    ASIDE,
+    PAIRS,
+    PLACED,
+    TICK_US,
+    Choice,
+    Shape,
+    Workload,
+)
 from penstock.sim.joining import draw_joining
 from penstock.sim.kept_runs import draw_runs
 from penstock.sim.marking_hook import draw_hook
