@@ -38,6 +38,7 @@ VERTICES = {
     Shape.FEWER: 3,
     Shape.SIDES: 3,
     Shape.LATE: 4,
+    Shape.MATCHES: 4,
     Shape.ASKS_WINDOW: 3,
     Shape.JOIN: 2,
     Shape.CHANGES: 4,
