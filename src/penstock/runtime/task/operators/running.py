@@ -32,7 +32,7 @@ from penstock.runtime.task.operators.record_values import adds_by_row, record_va
 from penstock.runtime.task.operators.running_store import BackendStore, MemoryStore, RunningStore
 from penstock.runtime.task.operators.running_table import equal
 from penstock.runtime.task.operators.user_code import expression_error
-from penstock.runtime.task.slices import Steps, Work
+from penstock.runtime.task.slices import Steps, Work, portions
 
 _HELD_ROWS = 32_768
 """Partials are held back to be merged while they have fewer rows than this."""
@@ -40,7 +40,9 @@ _HELD_MS = 20
 """Partials are held back no longer than this."""
 
 _ROWS_AT_ONCE = 8_192
-"""So many keys are merged before other work of the task is looked for."""
+"""At most so many keys are merged before other work of the task is looked for."""
+_BYTES_AT_ONCE = 1024 * 1024
+"""Partials are made one row per key in pieces of about this size: a partial may be a list of many records."""
 
 
 class RunningCombineOperator(Operator):
@@ -212,6 +214,7 @@ class RunningOperator(Operator):
         self._step = step
         self._merging = Merging(step) if merging is None else merging
         self._store: RunningStore | None = None
+        self._portions = portions(_ROWS_AT_ONCE)
 
     def load(self, context: OperatorContext) -> None:
         """Restore the rows of this subtask's key groups."""
@@ -223,19 +226,24 @@ class RunningOperator(Operator):
 
     def process(self, batch: pa.RecordBatch) -> Work | None:
         """Take partials in, and hand on the changes."""
-        if batch.num_rows == 0:
-            return None
-        partials = self._merging.distinct(pa.Table.from_batches([batch]))
-        return Work.begin(self._take_in(partials))
+        return Work.begin(self._take_in(batch)) if batch.num_rows else None
 
-    def _take_in(self, partials: pa.Table) -> Steps:
-        store = self._opened()
-        for first in range(0, partials.num_rows, _ROWS_AT_ONCE):
-            self._change(store, partials.slice(first, _ROWS_AT_ONCE).combine_chunks())
-            store.maintain()
-            if self.slice.spend(_ROWS_AT_ONCE) and first + _ROWS_AT_ONCE < partials.num_rows:
-                # The partials that are left are in no state yet.
-                yield False
+    def _take_in(self, batch: pa.RecordBatch) -> Steps:
+        store, begin = self._opened(), 0
+        piece_rows = max(1, batch.num_rows * _BYTES_AT_ONCE // max(batch.nbytes, 1))
+        while begin < batch.num_rows:
+            piece = batch.slice(begin, piece_rows)
+            begin += piece.num_rows
+            partials, first = self._merging.distinct(pa.Table.from_batches([piece])), 0
+            while first < partials.num_rows:
+                since_ms, portion = self.slice.now_ms(), partials.slice(first, self._portions.rows)
+                self._change(store, portion.combine_chunks())
+                store.maintain()
+                first += portion.num_rows
+                self._portions.took(portion.num_rows, self.slice.now_ms() - since_ms)
+                if self.slice.spend(portion.num_rows) and (first < partials.num_rows or begin < batch.num_rows):
+                    # The partials that are left are in no state yet.
+                    yield False
 
     def _change(self, store: RunningStore, partials: pa.Table) -> None:
         keys = [one_array(column) for column in partials.columns[: len(self._step.keys)]]
