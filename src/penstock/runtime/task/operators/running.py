@@ -31,8 +31,9 @@ from penstock.runtime.task.operators.merging import merged_rows
 from penstock.runtime.task.operators.record_values import adds_by_row, record_values
 from penstock.runtime.task.operators.running_store import BackendStore, MemoryStore, RunningStore
 from penstock.runtime.task.operators.running_table import equal
+from penstock.runtime.task.operators.slow_merging import merges_by_row
 from penstock.runtime.task.operators.user_code import expression_error
-from penstock.runtime.task.slices import Steps, Work, portions
+from penstock.runtime.task.slices import Slices, Steps, Work, portions
 
 _HELD_ROWS = 32_768
 """Partials are held back to be merged while they have fewer rows than this."""
@@ -55,6 +56,8 @@ class RunningCombineOperator(Operator):
         self._merging = _of_partials(self._kinds, retracts=step.retracts)
         self._held: list[pa.Table] = []
         self._held_rows = 0
+        self._slow = Slices(most=_HELD_ROWS) if merges_by_row(step.aggregates) else None
+        """How many partials are merged in a few milliseconds; None if merges call no aggregate of the user's."""
         self._until: Instant | None = None
 
     @property
@@ -89,9 +92,12 @@ class RunningCombineOperator(Operator):
         return found
 
     def _hold(self, partials: pa.Table) -> None:
+        most = _HELD_ROWS if self._slow is None else self._slow.rows
+        if self._slow is not None and self._held_rows + partials.num_rows > most:
+            self.before_barrier()
         self._held.append(partials)
         self._held_rows += partials.num_rows
-        if self._held_rows >= _HELD_ROWS:
+        if self._held_rows >= most:
             self.before_barrier()
         elif self._until is None:
             self._until = Instant(self.context.now() + _HELD_MS)
@@ -110,7 +116,10 @@ class RunningCombineOperator(Operator):
             return
         partials = held[0]
         if len(held) > 1:
-            partials = _grouped(pa.concat_tables(held), self._step.keys, self._merging, self._step.schema)
+            partials, since_ms = pa.concat_tables(held), self.slice.now_ms()
+            rows, partials = partials.num_rows, _grouped(partials, self._step.keys, self._merging, self._step.schema)
+            if self._slow is not None:
+                self._slow.took(rows, self.slice.now_ms() - since_ms)
         for part in partials.combine_chunks().to_batches():
             self.output.emit(part)
 
@@ -215,6 +224,11 @@ class RunningOperator(Operator):
         self._merging = Merging(step) if merging is None else merging
         self._store: RunningStore | None = None
         self._portions = portions(_ROWS_AT_ONCE)
+
+    @property
+    def is_row_wise(self) -> bool:
+        """Whether an aggregate of the user's is called for every partial that comes."""
+        return merges_by_row(self._step.aggregates)
 
     def load(self, context: OperatorContext) -> None:
         """Restore the rows of this subtask's key groups."""
