@@ -18,6 +18,11 @@ class FirstRows(ProcessFunction):
     def __init__(self, most: int) -> None:
         self._most = most
 
+    @property
+    def is_full(self) -> bool:
+        """Whether all of the first records have come."""
+        return bool(sum(self.taken.get()) >= self._most)
+
     def on_batch(self, batch: pa.RecordBatch, context: FunctionContext) -> pa.RecordBatch | None:  # noqa: ARG002
         """The records of the batch that are among the first."""
         taken = sum(self.taken.get())

@@ -91,6 +91,8 @@ class Shape(Enum):
     """A function chooses the subtask of each record."""
     LIMIT = "limit"
     """The first records of the only split."""
+    LIMIT_BESIDE = "limit-beside"
+    """The first records of the only split, and beside them all records."""
     DISTINCT = "distinct"
     """The first record of each key."""
     SPLIT = "split"
@@ -245,6 +247,8 @@ class Workload:
     """How the two sources are joined, in the shapes `JOIN` and `CHANGES`."""
     refreshes: bool = False
     """Whether the table of the shape `TABLE` changes all the time, and is read anew every now and then."""
+    endless: bool = False
+    """Whether the source of the shape `LIMIT` has no end: only the limit can end the job."""
     choice: Choice = Choice.FIRST
     """Which records the job chooses, in the shape `CHOOSES`."""
     induces: bool = False
@@ -413,7 +417,7 @@ class SimReader(SourceReader):
         """The next records of one split."""
         self._system.touched("read")
         if not self._rows:
-            return End()
+            return Pause(HELD_MS) if self._workload.endless else End()
         if now_ms < self._resumes_ms:
             return Pause(self._resumes_ms - now_ms)
         free = [split for split in sorted(self._rows) if split not in self._held]

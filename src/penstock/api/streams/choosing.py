@@ -101,9 +101,11 @@ class ChoosesRows:
         """The first `n` records that come, and no other record, whatever fails and however often the job is rescaled.
 
         A single subtask counts the records, and its count is part of every checkpoint. Which records come first may
-        differ from run to run. The job does not end with the last of the records: a program whose sources end runs to
-        their end, and a program whose sources do not end goes on, and hands on nothing more. To look at a few records,
-        use `take`. The count is kept under `name`.
+        differ from run to run. The count is kept under `name`.
+
+        With the last of the records the sources end whose records nothing else needs, as if they had no more data: so
+        a job ends whose sources all lead to full limits, whether their data has an end or not. A source that another
+        branch of the program reads goes on for that branch. To look at a few records, use `take`.
 
         >>> from penstock.testing import collect, run
         >>> def program(env):

@@ -26,6 +26,7 @@ from penstock.core.messages import (
     CancelTasks,
     Decline,
     Deploy,
+    EndData,
     GroupTime,
     Heartbeat,
     Leave,
@@ -315,6 +316,8 @@ class SlotDriver:
                 self._take_event(message)
             case GroupTime():
                 self._with_task(message.task, message.epoch, lambda t: t.group_time(message.time_us, self._host.time))
+            case EndData():
+                self._with_task(message.task, message.epoch, lambda t: t.end_data())
             case Leave():
                 self._drop_tasks()
                 self._hand_on_logs()
