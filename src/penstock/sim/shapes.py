@@ -262,10 +262,10 @@ class _Builder:
                 self._waits(*self._sources())
             case Shape.PIPELINES | Shape.SLICES | Shape.MIXED as apart:
                 self._apart(apart)
-            case Shape.GLOBAL | Shape.FEWER | Shape.CHOSEN | Shape.DISTINCT as placed:
+            case (
+                Shape.GLOBAL | Shape.FEWER | Shape.CHOSEN | Shape.LIMIT | Shape.LIMIT_BESIDE | Shape.DISTINCT as placed
+            ):
                 self._placed(placed)
-            case Shape.LIMIT | Shape.LIMIT_BESIDE as limited:
-                self._limited(limited)
             case Shape.SPLIT | Shape.SIDES | Shape.LATE as aside:
                 self._with_sides(aside)
             case Shape.ASKS | Shape.ASKS_WINDOW as shape:
@@ -308,13 +308,15 @@ class _Builder:
                 chosen = Input(node=doubled, partitioning=Partitioning.CUSTOM, partitioner=by_key)
                 placed = self._add("placed", ProcessStep(function=NegatesMisplaced(), schema=SCHEMA), chosen)
                 self._write(self._slowed(placed, SCHEMA))
+            case Shape.LIMIT | Shape.LIMIT_BESIDE:
+                self._limited(source, shape)
             case _:
                 keys = pa.schema([SCHEMA.field("key")])
                 first = KeyedProcessStep(function=FirstOfKey(None), keys=("key",), key_schema=keys, schema=SCHEMA)
                 self._write(self._slowed(self._add("distinct", first, (source, HASH)), SCHEMA))
 
-    def _limited(self, shape: Shape) -> None:
-        source, most = self._source(), self._workload.limit
+    def _limited(self, source: int, shape: Shape) -> None:
+        most = self._workload.limit
         each = ProcessStep(function=FirstOfSubtask(most), schema=SCHEMA)
         before = Input(node=self._add("limit-each", each, (source, FORWARD)), partitioning=REBALANCE, at_most=1)
         limited = self._add("limit", ProcessStep(function=FirstRows(most), schema=SCHEMA), before)

@@ -139,7 +139,7 @@ def test_no_more_splits_are_looked_for_when_nothing_needs_them():
     after = rig.assigner.snapshot(CheckpointId(2))
     assert position_in(after) == position_in(before)
     assert rig.assigner.next_deadline() is None
-    assert rig.told_behind == [True, False]
+    assert rig.told_behind[-2:] == [True, False]
     rig.enumerator.story.clear()
     rig.assigner.start(after, (), parallelism=1)
     rig.assigner.run()

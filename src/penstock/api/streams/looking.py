@@ -38,8 +38,8 @@ class CanBeLookedAt:
 
         `as_` says as what: "rows" a list of dicts, "arrow" a table, "polars" and "pandas" a DataFrame, "spark" a
         DataFrame of the environment's session. With more than `limit` records the job fails. A stream that does not
-        end is refused: use `take`, or `stream.limit(n)` before. Of a changelog the rows are returned as they are after all changes;
-        `.changes().collect()` returns the changes.
+        end is refused: use `take`, or `stream.limit(n)` before. Of a changelog the rows are returned as they are after
+        all changes; `.changes().collect()` returns the changes.
 
         >>> import penstock as ps
         >>> from penstock.testing import run, scripted
@@ -57,8 +57,7 @@ class CanBeLookedAt:
         if unending := self._unlimited():
             raise UsageError(
                 f"collect needs a stream that ends, and {', '.join(unending)} never ends",
-                hint="look at some rows with take(n); put limit(n) before collect(); or write the stream to a sink, and "
-                "run the job",
+                hint="look at some rows with take(n); or put limit(n) before; or write the stream to a sink and run it",
             )
         table = runner.collected(path, limit=limit)
         changelog = self._state.changelog
@@ -147,7 +146,6 @@ class CanBeLookedAt:
     def _unending(self) -> list[str]:
         steps = self._state.ledger.path_to(self._state.last_step)
         return [str(step) for step in steps if isinstance(step.step, ReadStep) and step.step.source.is_unbounded]
-
 
     def _unlimited(self) -> list[str]:
         """The sources that never end, and that no limit ends either."""

@@ -259,8 +259,8 @@ class SlotDriver:
         self._hand_on_logs()
 
     def _hand_on_logs(self) -> None:
-        logged = None if self._ports.logs is None else self._ports.logs.take(self.slot)
-        if logged is not None:
+        logs = self._ports.logs
+        while logs is not None and (logged := logs.take(self.slot)) is not None:
             self._tell(logged)
 
     def _on_packet(self, peer: str, packet: Packet) -> None:

@@ -101,7 +101,8 @@ def build_operator(step: Step) -> Operator:
             return AsyncMapOperator(step)
         case ProcessStep():
             function = step.function
-            return LimitOperator(step, function) if isinstance(function, FirstRows) else ProcessOperator(step)
+            is_limit = isinstance(function, FirstRows) and function.ends_sources
+            return LimitOperator(step, function) if is_limit else ProcessOperator(step)
         case KeyedProcessStep():
             return _keyed_operator(step)
         case CombineStep() | WindowStep() | RunningCombineStep() | RunningStep():
