@@ -207,6 +207,7 @@ EXCHANGES = {
     Shape.ASKS_WINDOW: ["hash", "hash"],
     Shape.RUNNING: ["hash", "hash"],
     Shape.CHOOSES: ["hash"],
+    Shape.MATCHES: ["hash", "forward", "forward", "forward"],
     Shape.JOIN: ["hash", "hash"],
     Shape.CHANGES: ["hash", "hash", "hash", "hash", "hash"],
     Shape.TABLE: [],

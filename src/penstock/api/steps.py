@@ -21,6 +21,8 @@ from penstock.api.join_steps import JoinStep as JoinStep
 from penstock.api.join_steps import RegularJoinStep as RegularJoinStep
 from penstock.api.join_steps import TableJoinStep as TableJoinStep
 from penstock.api.join_steps import VersionJoinStep as VersionJoinStep
+from penstock.api.lateness import LateRecords as LateRecords
+from penstock.api.pattern_steps import PatternStep as PatternStep
 from penstock.api.state import StateKind, Ttl, type_name
 from penstock.api.state_declarations import declared_states
 from penstock.api.windows import WindowType
@@ -139,17 +141,6 @@ LATE = "late()"
 UPDATES = "updates()"
 """The side by which the updates of a window are read while the program is built. No name that a user gives is equal to
 it. A window has either updates or final results."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LateRecords:
-    """What a step must know of its input to tell late records apart."""
-
-    time_column: str
-    schema: pa.Schema
-    """The schema of the input."""
-    time_offset_us: int = 0
-    """Event time is the time in the column plus this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -582,5 +573,6 @@ Step = (
     | RegularJoinStep
     | TableJoinStep
     | VersionJoinStep
+    | PatternStep
     | WriteStep
 )

@@ -35,6 +35,7 @@ DRAWN_LATER = (
     Shape.CHANGES,
     Shape.RUNNING,
     Shape.CHOOSES,
+    Shape.MATCHES,
     Shape.TABLE,
     Shape.MEETS,
     Shape.SORTED,

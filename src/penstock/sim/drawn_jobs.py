@@ -39,6 +39,7 @@ VERTICES = {
     Shape.LIMIT_BESIDE: 4,
     Shape.SIDES: 3,
     Shape.LATE: 4,
+    Shape.MATCHES: 4,
     Shape.ASKS_WINDOW: 3,
     Shape.JOIN: 2,
     Shape.CHANGES: 4,

@@ -15,6 +15,7 @@ from penstock.runtime.task.operators.source import SPLITS
 from penstock.sim.changing_joins import expected_changes
 from penstock.sim.jobs import Row, Shape, Workload, decode_positions, rows_of, source_of
 from penstock.sim.joining import expected_join, expected_table_join, table_join_kind
+from penstock.sim.matching import expected_matches
 from penstock.sim.meeting import expected_meetings
 from penstock.sim.on_driver import unfound_splits
 from penstock.sim.ranking import expected_choice
@@ -75,8 +76,9 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
             rows = Counter(_doubled(record) for record in records)
         case Shape.RUNNING:
             rows = expected_units(records)
-        case Shape.CHOOSES:
-            rows = expected_choice(workload.choice, records)
+        case Shape.CHOOSES | Shape.MATCHES:
+            chooses = shape is Shape.CHOOSES
+            rows = expected_choice(workload.choice, records) if chooses else expected_matches(workload.sought, records)
         case _:
             rows = Counter()
             for record in records:
@@ -131,6 +133,7 @@ _OF_ALL = (
     Shape.CHANGES,
     Shape.RUNNING,
     Shape.CHOOSES,
+    Shape.MATCHES,
     Shape.MEETS,
     Shape.SORTED,
 )

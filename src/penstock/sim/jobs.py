@@ -114,6 +114,8 @@ class Shape(Enum):
     """A running aggregate over a running aggregate."""
     CHOOSES = "chooses"
     """A step that chooses records: duplicates within a time, or the first records of each key."""
+    MATCHES = "matches"
+    """A step that looks for the matches of a pattern."""
 
     TABLE = "table"
     """A join of a source with a table."""
@@ -153,6 +155,19 @@ class Choice(Enum):
     """The records of each key with the greatest values."""
     TOP_OF_COUNTS = "top-of-counts"
     """The keys of each bucket with the most records: first records of a changelog."""
+
+
+class Sought(Enum):
+    """Which pattern the step of the shape `MATCHES` looks for."""
+
+    RISE = "rise"
+    """A record, and the first record behind it that fits it."""
+    RUN = "run"
+    """Records directly behind each other; no record is in two matches."""
+    SILENCE = "silence"
+    """A record behind which something does not happen in time."""
+    SUMS = "sums"
+    """Two records, and any record that fits their sum; one match for each first record."""
 
 
 PLACED = (Shape.GLOBAL, Shape.FEWER, Shape.CHOSEN, Shape.LIMIT, Shape.DISTINCT)
@@ -251,6 +266,8 @@ class Workload:
     """Whether the source of the shape `LIMIT` has no end: only the limit can end the job."""
     choice: Choice = Choice.FIRST
     """Which records the job chooses, in the shape `CHOOSES`."""
+    sought: Sought = Sought.RISE
+    """Which pattern the job looks for, in the shape `MATCHES`."""
     induces: bool = False
     """Whether marks in the data say where checkpoints begin."""
     align: Alignment | None = None
@@ -264,7 +281,7 @@ class Workload:
     @property
     def holds_back(self) -> bool:
         """Whether rows that were read may not be shown when the job is stopped without drain."""
-        held = (Shape.WAITS, Shape.LATE, Shape.ASKS, Shape.JOIN, Shape.MEETS, Shape.SORTED)
+        held = (Shape.WAITS, Shape.LATE, Shape.ASKS, Shape.JOIN, Shape.MEETS, Shape.SORTED, Shape.MATCHES)
         return self.shape.has_windows or self.shape in held
 
     @property

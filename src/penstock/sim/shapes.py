@@ -38,6 +38,8 @@
                     source-2 → combine ═key═► running ═key═► join, join-2
     RUNNING         source → combine ═key═► running → bucket → combine-2 ═bucket═► running-2 → rises → sink
     CHOOSES         source → watermark ═key═► deduplicate → sink, or a changelog as in RUNNING in place of running
+    MATCHES         source → watermark ═key═► match → matches ─┬─► sink
+                                               └─ timed_out() → given-up ─┘
     TABLE           source → same-1 ═in some way═► join → without-nulls → sink, or ═key═► not-older → sink
     SORTED          source → watermark ═key═► sort → in-order → sink
     MEETS           source → watermark ═key═► meets → sink,  source-2 → watermark-2 ═key═► meets
@@ -63,6 +65,7 @@ from penstock.api.changelog import with_row_kind
 from penstock.api.connector import Sink
 from penstock.api.first_rows import FirstOfKey, FirstOfSubtask, FirstRows
 from penstock.api.functions import FunctionContext, ProcessFunction
+from penstock.api.pattern_steps import TIMED_OUT
 from penstock.api.steps import (
     LATE,
     ROW_COUNT,
@@ -93,8 +96,9 @@ from penstock.sim.asking import Service
 from penstock.sim.changing_joins import COMBINE, COUNTS, ChangesWithoutNulls, first_join, second_join
 from penstock.sim.connected import Guarded
 from penstock.sim.external import system_of
-from penstock.sim.jobs import APART, SCHEMA, Choice, Shape, Workload
+from penstock.sim.jobs import APART, SCHEMA, Choice, Shape, Sought, Workload
 from penstock.sim.joining import WithoutNulls, join_step, shown_columns, table_join_kind, table_step
+from penstock.sim.matching import Shown, matching
 from penstock.sim.meeting import Meets
 from penstock.sim.on_driver import make_source
 from penstock.sim.ranking import deduplicating, measured, top_steps
@@ -275,7 +279,7 @@ class _Builder:
             case Shape.JOIN | Shape.MEETS as shape:
                 timed = [self._watermark(source, _suffix(i)) for i, source in enumerate(self._sources())]
                 (self._join if shape is Shape.JOIN else self._meets)(*timed)
-            case Shape.CHANGES | Shape.RUNNING | Shape.CHOOSES | Shape.SORTED as shape:
+            case Shape.CHANGES | Shape.RUNNING | Shape.CHOOSES | Shape.SORTED | Shape.MATCHES as shape:
                 self._with_rows(shape)
             case _:
                 assert_never(self._workload.shape)
@@ -395,6 +399,18 @@ class _Builder:
                 return
         self._running(self._add("measured", measured(choice), (chosen, FORWARD)))
 
+    def _matching(self, timed: int, sought: Sought) -> None:
+        step = matching(sought)
+        found = self._add("match", step, (timed, HASH))
+        shown = MapBatchesStep(function=Shown(step, out_of_time=False), kind="arrow", schema=SCHEMA)
+        rows = self._slowed(self._add("matches", shown, (found, FORWARD)), SCHEMA)
+        if sought is Sought.RISE:
+            given_up = MapBatchesStep(function=Shown(step, out_of_time=True), kind="arrow", schema=SCHEMA)
+            rows = self._unite(
+                (rows, FORWARD), (self._add("given-up", given_up, (found, FORWARD), side=TIMED_OUT), FORWARD)
+            )
+        self._write(rows)
+
     def _running(self, bucketed: int) -> None:
         combined = self._add("combine-2", running.COMBINE_TOTALS, (bucketed, FORWARD))
         total = self._add("running-2", running.TOTALS, (combined, HASH), keys=("bucket",))
@@ -494,6 +510,8 @@ class _Builder:
             self._changes(*self._sources())
         elif shape is Shape.RUNNING:
             self._running(self._counted(self._source()))
+        elif shape is Shape.MATCHES:
+            self._matching(self._watermark(self._source(), ""), self._workload.sought)
         else:
             self._choosing(self._watermark(self._source(), ""))
 

@@ -39,11 +39,7 @@ class ToDecimal:
         """One decimal per row."""
         (column,) = columns
         array = column.to_arrow()
-        if pa.types.is_integer(array.type):
-            found = self._of_integers(array)
-        else:
-            found = self._of_written(array)
-        return pl.Series(found)
+        return pl.Series(self._of_integers(array) if pa.types.is_integer(array.type) else self._of_written(array))
 
     def _of_integers(self, array: Any) -> Any:
         digits = self.precision - self.scale

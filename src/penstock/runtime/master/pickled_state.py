@@ -22,6 +22,7 @@ from penstock.api.steps import (
     CombineStep,
     DeduplicateStep,
     KeyedProcessStep,
+    PatternStep,
     ProcessStep,
     ReadStep,
     RunningCombineStep,
@@ -86,7 +87,7 @@ def _lists_as_they_are(step: object) -> list[tuple[StateKind, str]]:
     read as Arrow data. How far event time has come is read as numbers."""
     if isinstance(step, AsyncMapStep):
         return [(StateKind.UNION_LIST, REQUESTS), (StateKind.SPLIT_LIST, REQUESTS)]
-    if isinstance(step, DeduplicateStep):
+    if isinstance(step, DeduplicateStep | PatternStep):
         return [(StateKind.UNION_LIST, PASSED)]
     if not isinstance(step, ProcessStep | KeyedProcessStep):
         return []

@@ -20,6 +20,7 @@ from penstock.api.steps import (
     ListedRowsStep,
     MapBatchesStep,
     MapStep,
+    PatternStep,
     ProcessStep,
     ReadStep,
     RegularJoinStep,
@@ -87,7 +88,7 @@ def build_operator(step: Step) -> Operator:
             return SourceOperator(step)
         case WatermarkStep():
             return WatermarkOperator(step)
-        case WhereStep() | SplitStep() | SelectStep() | UnionStep():
+        case WhereStep() | SplitStep() | SelectStep() | UnionStep() | PatternStep():
             return _operator_on_columns(step)
         case MapBatchesStep():
             return MapBatchesOperator(step)
@@ -183,10 +184,11 @@ def _updating_operator(step: WindowStep) -> Operator:
     return UpdatingPaneOperator(step) if step.combine is None else LateUpdatingPaneOperator(step, step.combine)
 
 
-def _operator_on_columns(step: WhereStep | SplitStep | SelectStep | UnionStep) -> Operator:
+def _operator_on_columns(step: WhereStep | SplitStep | SelectStep | UnionStep | PatternStep) -> Operator:
     # Not imported at the top: a slot that needs no Polars starts sooner without Polars.
     from penstock.runtime.task.operators.columns import SelectOperator, SplitOperator, UnionOperator, WhereOperator
     from penstock.runtime.task.operators.exploding import ExplodeOperator
+    from penstock.runtime.task.operators.pattern import PatternOperator
 
     match step:
         case WhereStep():
@@ -197,5 +199,7 @@ def _operator_on_columns(step: WhereStep | SplitStep | SelectStep | UnionStep) -
             return SelectOperator(step) if step.explosion is None else ExplodeOperator(step, step.explosion)
         case UnionStep():
             return UnionOperator(step)
+        case PatternStep():
+            return PatternOperator(step)
         case _:
             assert_never(step)
