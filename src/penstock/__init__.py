@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from penstock.api.hooks import CheckpointHook
     from penstock.api.other_windows import count_window, global_window
     from penstock.api.pane_windows import cumulative, sliding
+    from penstock.api.patterns import AnyOf, Pattern, any_of, pattern
     from penstock.api.restarts import exponential_delay, failure_rate, fixed_delay, no_restart
     from penstock.api.restoring import Restore, restore
     from penstock.api.state import (
@@ -197,6 +198,7 @@ _HOMES = {
     "penstock.api.hooks": ("CheckpointHook",),
     "penstock.api.other_windows": ("count_window", "global_window"),
     "penstock.api.pane_windows": ("cumulative", "sliding"),
+    "penstock.api.patterns": ("AnyOf", "Pattern", "any_of", "pattern"),
     "penstock.api.restarts": ("exponential_delay", "failure_rate", "fixed_delay", "no_restart"),
     "penstock.api.restoring": ("Restore", "restore"),
     "penstock.api.state": (
@@ -302,6 +304,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "AggregateFunction",
     "AggregatingState",
+    "AnyOf",
     "AsyncFunction",
     "BroadcastState",
     "CheckpointDetails",
@@ -337,6 +340,7 @@ __all__ = [
     "NexmarkBids",
     "OperatorInfo",
     "Parts",
+    "Pattern",
     "Pause",
     "PeerError",
     "ProcessFunction",
@@ -374,6 +378,7 @@ __all__ = [
     "alignment",
     "all",
     "any",
+    "any_of",
     "approx_count_distinct",
     "broadcast_state",
     "collect",
@@ -409,6 +414,7 @@ __all__ = [
     "nexmark",
     "no_restart",
     "parquet",
+    "pattern",
     "quantile",
     "raw_keyed_state",
     "raw_split_list_state",
