@@ -94,7 +94,9 @@ class Acting:
             driven.rescale(parallelism)
             return {}
 
-        return self._begin(asked, RESCALING, call)
+        begun = self._begin(asked, RESCALING, call)
+        # Clients that know Flink's old interface look for this name.
+        return {**begun, "triggerid": begun["request-id"]}
 
     def require(self, asked: Asked) -> Document:
         """Change the parallelism, as bounds for each vertex."""
