@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from penstock.web.access import Access
-from penstock.web.answers.common import Asked, Refused
+from penstock.web.answers.asking import Asked, Refused
 from penstock.web.answers.own import head, shown
 from penstock.web.changes import changes
 from penstock.web.openapi import openapi

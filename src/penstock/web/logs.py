@@ -6,7 +6,6 @@ Another part of the program may supply its own logs, with the same methods.
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from typing import Protocol
 
@@ -43,7 +42,7 @@ class RecentLines(logging.Handler):
         except Exception:  # noqa: BLE001  # the arguments do not fit the text: the text alone is worth having
             line = str(record.msg)
         self._driver.append(line)
-        self._changed_ms = time.time_ns() // 1_000_000
+        self._changed_ms = int(record.created * 1_000)
 
     def _show_as_before(self, record: logging.LogRecord) -> None:
         """In a program that sets up no logging, Python shows warnings by itself, as long as there is no handler at all.

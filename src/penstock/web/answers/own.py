@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.web.answers.common import Asked, Document, Refused
+from penstock.web.answers.asking import Asked, Document, Refused
 from penstock.web.diagnosis import checkpoint_sentence, job_sentences
 
 HEAD = (
