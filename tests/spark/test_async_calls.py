@@ -200,3 +200,26 @@ def test_blocking_code_can_run_in_a_thread_of_its_own(loop):
     loop.calls.begin(elsewhere, loop.answered).ask([(0, 0)])
     loop.until_told(0)
     assert loop.told[0].startswith("penstock-test-calls_")
+
+
+async def leave():
+    raise SystemExit(3)
+
+
+async def leaves_in_a_task_of_its_own(number):
+    """asyncio lets such a task end the whole event loop."""
+    if number:
+        return number
+    await asyncio.gather(asyncio.ensure_future(leave()))
+    return None
+
+
+def test_sys_exit_in_a_task_that_a_function_began_is_told_and_ends_no_other_call(loop):
+    conversation = loop.calls.begin(leaves_in_a_task_of_its_own, loop.answered)
+    conversation.ask([(0, 0), (1, 1)])
+    loop.until_told(0, 1)
+    conversation.ask([(2, 2), (3, 0)])
+    loop.until_told(2, 3)
+    assert isinstance(loop.told[0], SystemExit)
+    assert isinstance(loop.told[3], SystemExit)
+    assert (loop.told[1], loop.told[2]) == (1, 2)

@@ -34,6 +34,8 @@ class AsyncioCalls:
         self._name = name
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._over: asyncio.AbstractEventLoop | None = None
+        """The event loop that has been stopped."""
         self._thread: threading.Thread | None = None
         self._conversations: list[AsyncioConversation] = []
 
@@ -67,13 +69,17 @@ class AsyncioCalls:
 
         async def end() -> None:
             await asyncio.wait([asyncio.wrap_future(each) for each in closings], timeout=CLOSE_TIMEOUT_S)
-            loop.stop()
+            self._stop(loop)
 
         if closings:
             asyncio.run_coroutine_threadsafe(end(), loop)
         else:
-            loop.call_soon_threadsafe(loop.stop)
+            loop.call_soon_threadsafe(self._stop, loop)
         thread.join(timeout=2 * CLOSE_TIMEOUT_S)
+
+    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._over = loop
+        loop.stop()
 
     @property
     def is_alive(self) -> bool:
@@ -86,7 +92,11 @@ class AsyncioCalls:
         pool = ThreadPoolExecutor(thread_name_prefix=self._name)
         loop.set_default_executor(pool)
         try:
-            loop.run_forever()
+            while self._over is not loop:
+                # `sys.exit()` in a task that a function began leaves the event loop. All other calls go on, and whoever
+                # waits for the task is told.
+                with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                    loop.run_forever()
         finally:
             # Calls that do not let themselves be cancelled are dropped, and Python would complain of each of them.
             loop.set_exception_handler(lambda *_: None)
