@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.api.pattern_steps import PatternShape, SkipKind
+from penstock.core.errors import CorruptFile
 from penstock.runtime.task.operators.pattern_automaton import START, Automaton
 
 Row = dict[str, Any]
@@ -56,6 +57,7 @@ Asked = Generator[tuple[Row | None, list[Question]], list[bool], None]
 """Hands out a record with questions about the record, and takes the answers in the same order. There may be no
 question: then the caller may look for other work."""
 
+_HINT = "restore the job from another checkpoint or savepoint"
 _MANY = 256
 """A key with more partial matches stops for other work at every record."""
 
@@ -237,15 +239,28 @@ class KeyMatches:
         return {"next": self._next, "records": rows, "taken": taken, "partials": partials, "found": found}
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Go on from a value of the state."""
+        """Go on from a value of the state. Raises `CorruptFile`: the value may come from a snapshot that anybody
+        wrote."""
+        try:
+            self._load(saved)
+        except (IndexError, TypeError) as error:
+            raise CorruptFile(f"partial matches of a pattern cannot be read: {error}", hint=_HINT) from error
+
+    def _load(self, saved: dict[str, Any]) -> None:
         records = [(each["number"], each["time"], each["record"]) for each in saved["records"]]
         links: list[Link] = []
         for each in saved["taken"]:
-            before = each["before"]
-            links.append(Link(None if before < 0 else links[before], each["name"], records[each["record"]]))
+            before, name, record = each["before"], each["name"], each["record"]
+            if name not in self._automaton.names or record < 0 or records[record][2] is None:
+                raise IndexError(f"name {name} takes record {record}, and there is no such name or record")
+            links.append(Link(None if before < 0 else links[before], name, records[record]))
         self._next = saved["next"]
         self._partials = [(each["place"], each["open"], links[each["last"]]) for each in saved["partials"]]
         self._found = [links[each["last"]] for each in saved["found"]]
+        places = self._automaton.places
+        for place, still_open, _ in self._partials:
+            if not START < place < len(places) or not 0 <= still_open <= places[place].most_open:
+                raise IndexError(f"there is no place {place} with the open options {still_open}")
 
 
 def rows_by_name(last: Link, names: int) -> list[list[Row]]:
