@@ -62,7 +62,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 # With at-least-once, records that are counted twice take the place of other first records, raise totals beyond the
 # number of records, take rows back that are not there, and come out of a sort behind later records.
-_ONCE = (Shape.LIMIT, Shape.RUNNING, Shape.CHANGES, Shape.CHOOSES, Shape.MATCHES, Shape.SORTED)
+_ONCE = (Shape.LIMIT, Shape.LIMIT_BESIDE, Shape.RUNNING, Shape.CHANGES, Shape.CHOOSES, Shape.MATCHES, Shape.SORTED)
 SHAPES_AND_MODES = [(s, m) for s in Shape for m in MODES if m != "tracked" or s not in _ONCE]
 
 

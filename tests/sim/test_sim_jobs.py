@@ -188,6 +188,7 @@ EXCHANGES = {
     Shape.FEWER: ["rebalance", "hash"],
     Shape.CHOSEN: ["custom"],
     Shape.LIMIT: ["rebalance"],
+    Shape.LIMIT_BESIDE: ["forward", "rebalance", "forward"],
     Shape.DISTINCT: ["hash"],
     Shape.SPLIT: ["hash"],
     Shape.SIDES: ["hash", "rebalance"],
@@ -203,7 +204,7 @@ EXCHANGES = {
     Shape.MEETS: ["hash", "hash"],
     Shape.SORTED: ["hash"],
 }
-TWO_ENDS = (Shape.TWO_SINKS, Shape.SPLIT, Shape.SIDES, Shape.PIPELINES, Shape.SLICES, Shape.MIXED)
+TWO_ENDS = (Shape.TWO_SINKS, Shape.LIMIT_BESIDE, Shape.SPLIT, Shape.SIDES, Shape.PIPELINES, Shape.SLICES, Shape.MIXED)
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(2, 1), (4, 2), (100, 2)])

@@ -69,7 +69,7 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
             rows = Counter(records)
         case Shape.WAITS:
             rows = Counter(records_of(inputs[: workload.splits]))
-        case Shape.LIMIT:
+        case Shape.LIMIT | Shape.LIMIT_BESIDE:
             rows = Counter(records[: workload.limit])
         case Shape.DISTINCT:
             rows = Counter(record for record in records if record[1] == 0)
@@ -86,7 +86,9 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
             rows = Counter()
             for record in records:
                 rows[record] += parallelism if _goes_to_all(workload, record) else 1
-    return {SINK: rows, SECOND_SINK: rows} if shape in (Shape.TWO_SINKS, Shape.SLICES) else {SINK: rows}
+    beside = Counter(map(_doubled, records)) if shape is Shape.LIMIT_BESIDE else rows
+    two = (Shape.TWO_SINKS, Shape.SLICES, Shape.LIMIT_BESIDE)
+    return {SINK: rows, SECOND_SINK: beside} if shape in two else {SINK: rows}
 
 
 def _of_both(workload: Workload, left: list[Row], right: list[Row]) -> Counter[Row]:
@@ -128,6 +130,7 @@ def next_stage(stages: Sequence[Stage], stage: Stage) -> tuple[Stage, ...]:
 
 _OF_ALL = (
     Shape.LIMIT,
+    Shape.LIMIT_BESIDE,
     Shape.DISTINCT,
     Shape.JOIN,
     Shape.CHANGES,
@@ -187,7 +190,9 @@ def order_of(workload: Workload) -> Order | None:
             return lambda row, _: row[0]
         case Shape.RUNNING:
             return lambda row, _: row[0]
-        case Shape.SLICES | Shape.MIXED | Shape.WAITS | Shape.SPLIT | Shape.GLOBAL | Shape.CHOSEN | Shape.LIMIT:
+        case Shape.SLICES | Shape.MIXED | Shape.WAITS | Shape.SPLIT | Shape.GLOBAL | Shape.CHOSEN:
+            return lambda row, _: row[0]
+        case Shape.LIMIT | Shape.LIMIT_BESIDE:
             return lambda row, _: row[0]
         case Shape.SIDES:
             # Values are negative behind the step that gets the odd records in turn.

@@ -138,7 +138,7 @@ class SimReader(SourceReader):
         """The next records of one split."""
         self._system.touched("read")
         if not self._rows:
-            return End()
+            return Pause(HELD_MS) if self._workload.endless else End()
         if now_ms < self._resumes_ms:
             return Pause(self._resumes_ms - now_ms)
         free = [split for split in sorted(self._rows) if split not in self._held]

@@ -69,6 +69,8 @@ class Shape(Enum):
     """A function chooses the subtask of each record."""
     LIMIT = "limit"
     """The first records of the only split."""
+    LIMIT_BESIDE = "limit-beside"
+    """The first records of the only split, and beside them all records."""
     DISTINCT = "distinct"
     """The first record of each key."""
     SPLIT = "split"
@@ -238,6 +240,8 @@ class Workload:
     """How the two sources are joined, in the shapes `JOIN` and `CHANGES`."""
     refreshes: bool = False
     """Whether the table of the shape `TABLE` changes all the time, and is read anew every now and then."""
+    endless: bool = False
+    """Whether the source of the shape `LIMIT` has no end: only the limit can end the job."""
     choice: Choice = Choice.FIRST
     """Which records the job chooses, in the shape `CHOOSES`."""
     sought: Sought = Sought.RISE

@@ -23,6 +23,7 @@
     FEWER           source ═in turn═► double, in 2 subtasks at most ═key═► same, in 3 subtasks at most → sink
     CHOSEN          source → double ═by a function═► placed → sink
     LIMIT           source → limit-each ═all to one═► limit → sink
+    LIMIT_BESIDE    the same, and beside it source → double → second sink
     DISTINCT        source ═key═► distinct → sink
     SPLIT           source → split → double → sink
                              └─ thirds ═key═► same → second
@@ -135,7 +136,8 @@ THIRDS = "thirds"
 
 def sinks_of(shape: Shape) -> tuple[str, ...]:
     """The names of the sinks of a shape."""
-    return (SINK, SECOND_SINK) if shape in (Shape.TWO_SINKS, Shape.SPLIT, Shape.SIDES, *APART) else (SINK,)
+    two = (Shape.TWO_SINKS, Shape.SPLIT, Shape.SIDES, Shape.LIMIT_BESIDE, *APART)
+    return (SINK, SECOND_SINK) if shape in two else (SINK,)
 
 
 def make_plan(workload: Workload, *, world: int, parallelism: int, sink: Callable[[str], Sink]) -> Plan:
@@ -181,7 +183,9 @@ class _Builder(Nodes):
                 self._waits(*self._sources())
             case Shape.PIPELINES | Shape.SLICES | Shape.MIXED as apart:
                 self._apart(apart)
-            case Shape.GLOBAL | Shape.FEWER | Shape.CHOSEN | Shape.LIMIT | Shape.DISTINCT as placed:
+            case (
+                Shape.GLOBAL | Shape.FEWER | Shape.CHOSEN | Shape.LIMIT | Shape.LIMIT_BESIDE | Shape.DISTINCT as placed
+            ):
                 self._placed(placed)
             case Shape.SPLIT | Shape.SIDES | Shape.LATE as aside:
                 self._with_sides(aside)
@@ -211,7 +215,7 @@ class _Builder(Nodes):
         self._write(self._map("same-2", same, doubled, HASH) if is_joined else doubled, SECOND_SINK)
 
     def _placed(self, shape: Shape) -> None:
-        source, most = self._source(), self._workload.limit
+        source = self._source()
         match shape:
             case Shape.GLOBAL:
                 doubled = self._map("double", double, source)
@@ -225,15 +229,21 @@ class _Builder(Nodes):
                 chosen = Input(node=doubled, partitioning=Partitioning.CUSTOM, partitioner=by_key)
                 placed = self._add("placed", ProcessStep(function=NegatesMisplaced(), schema=SCHEMA), chosen)
                 self._write(self._slowed(placed, SCHEMA))
-            case Shape.LIMIT:
-                each = ProcessStep(function=FirstOfSubtask(most), schema=SCHEMA)
-                before = Input(node=self._add("limit-each", each, (source, FORWARD)), partitioning=REBALANCE, at_most=1)
-                limited = self._add("limit", ProcessStep(function=FirstRows(most), schema=SCHEMA), before)
-                self._write(self._slowed(limited, SCHEMA))
+            case Shape.LIMIT | Shape.LIMIT_BESIDE:
+                self._limited(source, shape)
             case _:
                 keys = pa.schema([SCHEMA.field("key")])
                 first = KeyedProcessStep(function=FirstOfKey(None), keys=("key",), key_schema=keys, schema=SCHEMA)
                 self._write(self._slowed(self._add("distinct", first, (source, HASH)), SCHEMA))
+
+    def _limited(self, source: int, shape: Shape) -> None:
+        most = self._workload.limit
+        each = ProcessStep(function=FirstOfSubtask(most), schema=SCHEMA)
+        before = Input(node=self._add("limit-each", each, (source, FORWARD)), partitioning=REBALANCE, at_most=1)
+        limited = self._add("limit", ProcessStep(function=FirstRows(most), schema=SCHEMA), before)
+        self._write(self._slowed(limited, SCHEMA))
+        if shape is Shape.LIMIT_BESIDE:
+            self._write(self._map("double", double, source), SECOND_SINK)
 
     def _with_sides(self, shape: Shape) -> None:
         if shape is Shape.LATE:

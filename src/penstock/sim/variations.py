@@ -119,7 +119,16 @@ def _with_other_steps(random: Random, drawn: Scenario) -> Scenario:
     drawn = _matching(random, drawn) if takes and random.random() < 0.4 else drawn
     if drawn.workload.shape is Shape.TABLE and random.random() < 0.5:
         return _with_workload(drawn, replace(drawn.workload, refreshes=True))
-    return drawn
+    return _filling(random, drawn) if drawn.workload.shape is Shape.LIMIT else drawn
+
+
+def _filling(random: Random, drawn: Scenario) -> Scenario:
+    """The same world, perhaps with a source that only the full limit can end, or with a branch beside the limit, for
+    which the source goes on."""
+    draw = random.random()
+    if draw < 0.4:
+        return _with_workload(drawn, replace(drawn.workload, endless=True))
+    return _with_workload(drawn, replace(drawn.workload, shape=Shape.LIMIT_BESIDE)) if draw < 0.7 else drawn
 
 
 def _aggregating(random: Random, drawn: Scenario) -> Scenario:

@@ -23,6 +23,7 @@ from penstock.api.hold import Hold
 from penstock.core.coordinator.coordinator import CheckpointCoordinator
 from penstock.core.coordinator.effects import RequestFailure
 from penstock.core.coordinator.options import CoordinatorOptions
+from penstock.core.full_steps import EndSource
 from penstock.core.ids import Epoch, Instant, JobId, TaskId
 from penstock.core.job.events import (
     AttemptFailed,
@@ -33,6 +34,7 @@ from penstock.core.job.events import (
     LeadershipLost,
     SlotGone,
 )
+from penstock.core.messages import EndData
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CompletedCheckpoint
@@ -40,6 +42,7 @@ from penstock.core.recovery.tenure import Tenure
 from penstock.core.views import CheckpointDetails
 from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
+from penstock.runtime.full_steps import UnneededSources
 from penstock.runtime.master.alignment import GroupTimes
 from penstock.runtime.master.closing import Closing
 from penstock.runtime.master.decisions import Decisions
@@ -151,7 +154,14 @@ class MasterDriver:
             ),
             saved=SavedResults(self._storage.folder, ports.store, taken_over=found.term > 0),
             groups=GroupTimes(self._links.send_to_task),
+            unneeded=UnneededSources(self._end_source),
         )
+
+    def _end_source(self, effect: EndSource) -> None:
+        """Nothing needs the records of a source any more: no more splits are looked for, and its tasks end."""
+        self._parts.coordinators.not_needed(effect.operator)
+        for task, epoch in effect.tasks:
+            self._links.send_to_task(task, EndData(epoch=epoch, task=task))
 
     def _join(self, inputs: LandedInputs) -> Closing:
         """Join the parts: set who performs the effects of the machines and who hears the messages of slots. Returns the
@@ -178,6 +188,7 @@ class MasterDriver:
             deployment=self._deployment,
             coordinators=parts.coordinators,
             groups=parts.groups,
+            unneeded=parts.unneeded,
             progress=self._progress,
             closing=closing,
         )

@@ -32,6 +32,7 @@ from penstock.core.messages import (
     Ready,
     Register,
     SplitsRead,
+    StepFull,
     TaskFailed,
     TaskFinished,
     TasksLoading,
@@ -40,6 +41,7 @@ from penstock.core.messages import (
     WorkerLog,
 )
 from penstock.runtime import worker_logs
+from penstock.runtime.full_steps import UnneededSources
 from penstock.runtime.master.alignment import GroupTimes
 from penstock.runtime.master.closing import Closing
 from penstock.runtime.master.decisions import Decisions
@@ -58,6 +60,7 @@ class Hearing:
         deployment: Deployment,
         coordinators: OperatorCoordinators,
         groups: GroupTimes,
+        unneeded: UnneededSources,
         progress: JobProgress,
         closing: Closing,
     ) -> None:
@@ -65,6 +68,7 @@ class Hearing:
         self._deployment = deployment
         self._coordinators = coordinators
         self._groups = groups
+        self._unneeded = unneeded
         self._progress = progress
         self._closing = closing
 
@@ -108,7 +112,7 @@ class Hearing:
                 feed_coordinator(BarrierPassed(task=message.task, epoch=message.epoch, checkpoint=message.checkpoint))
             case OperatorEventTaken():
                 self._coordinators.taken(message)
-            case SplitsRead() | CatchingUp() | EventTimeReached():
+            case SplitsRead() | CatchingUp() | EventTimeReached() | StepFull():
                 self._on_reading(message)
             case Leaving():
                 pass
@@ -126,8 +130,8 @@ class Hearing:
         if message.epoch == self._deployment.attempt and message.slot in self._decisions.lifecycle.slots:
             self._progress.heard(message.metrics)
 
-    def _on_reading(self, message: SplitsRead | CatchingUp | EventTimeReached) -> None:
-        """A subtask of a source says how far it has come."""
+    def _on_reading(self, message: SplitsRead | CatchingUp | EventTimeReached | StepFull) -> None:
+        """A subtask of a source says how far it has come, or a step that it needs nothing more of its sources."""
         match message:
             case SplitsRead():
                 if message.epoch == self._decisions.lifecycle.epoch:
@@ -139,6 +143,8 @@ class Hearing:
                 self._decisions.feed_coordinator(told)
             case EventTimeReached():
                 self._groups.heard(message)
+            case StepFull():
+                self._unneeded.heard(message)
             case _:
                 assert_never(message)
 
