@@ -228,6 +228,24 @@ def test_a_long_chain_is_saved_and_loaded_without_recursion():
     assert other.saved() == feed.made.saved()
 
 
+def test_a_key_with_many_records_of_one_time_stops_for_other_work():
+    """Otherwise a million records of one day would hold up the task until all of them are taken."""
+    a, b = StepShape(names=(0,), conditions=(0,)), StepShape(names=(1,), conditions=(2,))
+    shape = PatternShape(steps=(a, b), within_us=1_000, skip=Skip(kind=SkipKind.PAST_LAST))
+    made = Feed(shape).made
+    asking, stops = made.run([(0, [(1 if number % 2 == 0 else 4, {"number": number}) for number in range(5_000)])]), 0
+    asked = next(asking, None)
+    while asked is not None:
+        stops += 1
+        assert asked[1] == []
+        try:
+            asked = asking.send([])
+        except StopIteration:
+            asked = None
+    assert stops >= 10
+    assert len([each for each in made.outcomes if each.is_match]) == 2_500
+
+
 @pytest.mark.parametrize(
     ("part", "change"),
     [

@@ -59,7 +59,7 @@ question: then the caller may look for other work."""
 
 _HINT = "restore the job from another checkpoint or savepoint"
 _MANY = 256
-"""A key with more partial matches stops for other work at every record."""
+"""A key with more partial matches stops for other work at every record, and every key does so after so many records."""
 
 
 @dataclass(frozen=True)
@@ -95,19 +95,22 @@ class KeyMatches:
 
     def run(self, moments: Sequence[Moment]) -> Asked:
         """Take in the records of some moments, in the order of their times."""
+        taken = 0
         for moment, (time, records) in enumerate(moments):
             self._run_out(moment, time)
             for record in records:
                 truths, row = record
+                taken += 1
                 questions = self._questions(truths) if truths & self._referring else []
-                if questions or len(self._partials) > _MANY:
+                if questions or len(self._partials) > _MANY or taken % _MANY == 0:
                     answers = yield row, [each for each, _ in questions]
                     self._take(moment, time, record, self._answered(truths, questions, answers))
                 else:
                     self._take(moment, time, (truths & ~self._referring, row), None)
 
     def _questions(self, truths: int) -> list[tuple[Question, int]]:
-        """What must be known of a record, with the number of the partial match that asks."""
+        """The questions that a record with these truths raises, each with the number of the partial match that depends
+        on the answer."""
         found: list[tuple[Question, int]] = []
         for number, (place, still_open, last) in enumerate([*self._partials, _start(self._automaton)]):
             asked = truths & self._referring & self._automaton.asked(place, still_open)
@@ -118,7 +121,8 @@ class KeyMatches:
         return found
 
     def _answered(self, truths: int, questions: list[tuple[Question, int]], answers: list[bool]) -> list[int]:
-        """The truths for each partial match, and for a match that begins."""
+        """Which conditions the record fulfils, as bits: for each partial match, because conditions may refer to what
+        the partial match has taken, and at last for a match that begins with the record."""
         found = [truths & ~self._referring] * (len(self._partials) + 1)
         for ((condition, _), number), answer in zip(questions, answers, strict=True):
             if answer:
