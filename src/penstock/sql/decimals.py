@@ -70,12 +70,14 @@ class ToDecimal:
             return None
         # The number of digits before the point, without zeros in front.
         if number and number.adjusted() >= self.precision:
-            return self._refused()
+            self._refuse_strictly()
+            return None
         if number and number.adjusted() < -self.scale - 1:
             return Decimal(0)
         rounded = number.quantize(Decimal(1).scaleb(-self.scale), context=_EXACT)
         if rounded and rounded.adjusted() >= self.precision - self.scale:
-            return self._refused()
+            self._refuse_strictly()
+            return None
         return rounded
 
     def _read_text(self, text: str) -> Decimal | None:
@@ -86,7 +88,7 @@ class ToDecimal:
             return None
         raise ComputeError(f"{text!r} is no number, in {self.text}: use try_cast to have null in its place")
 
-    def _refused(self) -> None:
+    def _refuse_strictly(self) -> None:
         if not self.lenient:
             raise self._out_of_range()
 

@@ -101,9 +101,8 @@ def build_operator(step: Step) -> Operator:
         case AsyncMapStep():
             return AsyncMapOperator(step)
         case ProcessStep():
-            function = step.function
-            is_limit = isinstance(function, FirstRows) and function.ends_sources
-            return LimitOperator(step, function) if is_limit else ProcessOperator(step)
+            first = step.function if isinstance(step.function, FirstRows) and step.function.ends_sources else None
+            return ProcessOperator(step) if first is None else LimitOperator(step, first)
         case KeyedProcessStep():
             return _keyed_operator(step)
         case CombineStep() | WindowStep() | RunningCombineStep() | RunningStep():
