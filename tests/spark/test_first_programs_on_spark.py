@@ -1,4 +1,4 @@
-"""The programs that a new user writes first, word for word, on a real Spark: each line runs, and gives the right rows."""
+"""The programs that a new user writes first, on a real Spark: each line runs, and gives the right rows."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class ToDecimal:
     def _of_integers(self, array: Any) -> Any:
         digits = self.precision - self.scale
         numbers = array.cast(pa.decimal128(20, 0))
-        if digits < 20:  # noqa: PLR2004  # no whole number has more digits
+        if digits < 20:  # no whole number has more digits
             bound = pa.scalar(Decimal(10) ** digits, pa.decimal128(21, 0))
             fits = pc.and_(pc.less(numbers, bound), pc.greater(numbers, pc.negate(bound)))
             numbers = self._where(numbers, fits)
