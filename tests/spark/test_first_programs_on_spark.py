@@ -52,7 +52,7 @@ def test_sessions_of_a_folder_that_grows(env, tmp_path):
     put("2.json", ("ann", "/a", 3_000), ("bob", "/b", 3_010))
     clicks = env.read(
         ps.files(str(folder), format="json", schema="user string, url string, ts timestamp", follow=True)
-    ).watermark("ts", delay="10s", idle_after="30s")
+    ).watermark("ts", delay="10s", idle_after="3s")
     sessions = (
         clicks.key_by("user")
         .window(ps.session("15 min"))
@@ -123,7 +123,7 @@ def test_words_are_counted_in_one_line(env):
 
 
 def numbers(first, count):
-    return [{"n": first + n} for n in range(count)]
+    return {"n": range(first, first + count)}
 
 
 def test_a_limit_ends_a_stream_that_has_no_end(env):
