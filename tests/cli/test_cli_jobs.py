@@ -48,6 +48,9 @@ class PlayedJob:
             failures=(),
         )
 
+    def plan(self) -> None:
+        return None
+
     @property
     def checkpoints(self) -> list[CheckpointDetails]:
         return CHECKPOINTS

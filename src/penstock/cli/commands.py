@@ -16,9 +16,12 @@ from penstock.bench.window import bench
 from penstock.cli.checkpoints import checkpoints
 from penstock.cli.demo import demo
 from penstock.cli.jobs import COMMANDS as JOB_COMMANDS
+from penstock.cli.looking import exceptions, info, logs
 from penstock.cli.nexmark import nexmark
+from penstock.cli.run import run
 from penstock.cli.sim import sim
 from penstock.cli.state import state
+from penstock.cli.top import top
 from penstock.cli.verify import verify
 
 
@@ -28,7 +31,22 @@ def main() -> None:
     """Continuous, stateful, exactly-once stream processing on Spark."""
 
 
-for _command in (demo, *JOB_COMMANDS, checkpoints, bench, nexmark, sim, state, torture, verify):
+for _command in (
+    run,
+    demo,
+    *JOB_COMMANDS,
+    info,
+    checkpoints,
+    exceptions,
+    logs,
+    top,
+    bench,
+    nexmark,
+    sim,
+    state,
+    torture,
+    verify,
+):
     main.add_command(_command)
 bench.add_command(backpressure)
 bench.add_command(coordinator)

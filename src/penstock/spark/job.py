@@ -37,6 +37,7 @@ from penstock.core.recovery.tenure import Tenure
 from penstock.core.views import CheckpointDetails
 from penstock.net.control_server import ControlServer
 from penstock.net.zeromq import ZmqTransport
+from penstock.plan.graph import Plan
 from penstock.ports import Leader
 from penstock.runtime.master.driver import MasterDriver, SnapshotRequest
 from penstock.runtime.views import JobView, place_of, tell_dropped
@@ -151,6 +152,10 @@ class Job:
         """The job as it was at most a tenth of a second ago. The state, the attempt and the number of restarts are
         shown as soon as they change."""
         return self._view
+
+    def plan(self) -> Plan | None:
+        """The plan that the job runs, with today's parallelism. None on a driver that is on standby."""
+        return None if self._parts is None else self._parts.driver.plan
 
     @property
     def checkpoints(self) -> list[CheckpointDetails]:

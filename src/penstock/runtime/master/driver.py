@@ -333,6 +333,11 @@ class MasterDriver:
             **vars(self._progress.totals()),
         )
 
+    @property
+    def plan(self) -> Plan:
+        """The plan of the attempt that was deployed last, or is being deployed. May be asked for on any thread."""
+        return self._deployment.plan
+
     def checkpoints(self) -> tuple[CheckpointDetails, ...]:
         """The checkpoints that the coordinator remembers, newest first, with the part of each subtask. Belongs to the
         loop's thread."""
