@@ -131,6 +131,7 @@ if TYPE_CHECKING:
     from penstock.core.recovery.restore_plan import RestorePlan
     from penstock.core.views import CheckpointDetails
     from penstock.plan.picture import Explanation
+    from penstock.runtime.log_lines import configure_logging
     from penstock.runtime.views import JobView
     from penstock.savepoints.catalog import EdgeInfo, OperatorInfo, StateInfo
     from penstock.settings import NetworkSettings, SlotSettings
@@ -258,6 +259,7 @@ _HOMES = {
     "penstock.core.recovery.restore_plan": ("RestorePlan",),
     "penstock.core.views": ("CheckpointDetails",),
     "penstock.plan.picture": ("Explanation",),
+    "penstock.runtime.log_lines": ("configure_logging",),
     "penstock.runtime.views": ("JobView",),
     "penstock.savepoints.catalog": ("EdgeInfo", "OperatorInfo", "StateInfo"),
     "penstock.settings": ("NetworkSettings", "SlotSettings"),
@@ -376,6 +378,7 @@ __all__ = [
     "collect",
     "collect_list",
     "collect_set",
+    "configure_logging",
     "count",
     "count_distinct",
     "count_window",

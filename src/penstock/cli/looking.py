@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.reaching import Jobs, reaching_jobs
+from penstock.core.errors import PeerError
 from penstock.core.view_texts import count_of, duration_text, size_text, time_text
 from penstock.terminal.plain_text import add_plain_row, plain
 
@@ -147,13 +148,19 @@ def logs(*, jobs: Jobs, job: str, slot: int | None, lines: int, follow: bool, as
     found_job = jobs.find(job)
     after = 0
     while True:
-        answer = jobs.call(found_job, "logs", slot=slot, after=after, lines=lines)
+        try:
+            answer = jobs.call(found_job, "logs", slot=slot, after=after, lines=lines)
+        except PeerError:
+            if not after:
+                raise
+            # The job has ended meanwhile.
+            return
         if answer["left_out"] and after:
             click.echo(f"({count_of(answer['left_out'], 'line')} left out)", err=True)
         for line in answer["lines"]:
             click.echo(json.dumps(line) if as_json else _log_text(line))
         after = answer["next"]
-        if not follow or answer.get("is_over"):
+        if not follow:
             return
         time.sleep(FOLLOWED_EVERY_S)
 

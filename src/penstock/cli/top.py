@@ -21,6 +21,8 @@ from penstock.core.view_texts import duration_text, size_text, time_text
 from penstock.runtime.pace import LONGEST_LAG_MS, rate_text
 from penstock.terminal.plain_text import plain
 
+WIDTH = 120
+"""Where there is no terminal, tables are at least this wide."""
 SHARES = ("busy", "backpressured", "idle")
 """What the time of a subtask is divided into, if its slot reports so."""
 
@@ -46,6 +48,8 @@ def top(*, jobs: Jobs, job: str | None, interval: float, once: bool, as_json: bo
     wanted = None if job is None else jobs.find(job)
     before = _looks(jobs, wanted)
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=max(console.width, WIDTH))
     if as_json or once or not console.is_terminal:
         while before or wanted is None:
             time.sleep(interval)

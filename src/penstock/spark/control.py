@@ -17,12 +17,15 @@ from penstock.runtime.views import JobView
 from penstock.spark.described import checkpoint_of, failures_of, job_of, summary_of
 
 _ARGUMENTS: dict[str, Any] = {
+    "after": int,
     "checkpoint": int | None,
     "directory": str | None,
     "drain": bool,
     "full": bool,
+    "lines": int,
     "native": bool,
     "parallelism": int,
+    "slot": int | None,
 }
 
 
@@ -42,6 +45,10 @@ class Controlled(Protocol):
 
     def plan(self) -> Plan | None:
         """The plan that the job runs."""
+        ...
+
+    def log_lines(self, *, after: int = 0, slot: int | None = None, lines: int = 200) -> dict[str, Any]:
+        """The last lines of the job's log."""
         ...
 
     def checkpoint(self, *, full: bool = False) -> int:
@@ -74,6 +81,7 @@ def handle(job: Controlled, request: Request) -> dict[str, Any]:
         "view": lambda: summary_of(job.name, job.view()),
         "info": lambda: job_of(job.name, job.view(), job.plan()),
         "exceptions": lambda: {"exceptions": failures_of(job.view())},
+        "logs": lambda slot=None, after=0, lines=200: job.log_lines(after=after, slot=slot, lines=lines),
         "checkpoints": lambda checkpoint=None: {"checkpoints": _checkpoints(job, checkpoint)},
         "checkpoint": lambda full=False: {"checkpoint": job.checkpoint(full=full)},
         "savepoint": lambda directory=None, native=False: {"savepoint": job.savepoint(directory, native=native)},

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.api.boundary import at_user_line
 from penstock.core.coordinator.effects import RequestFailure
@@ -46,6 +46,7 @@ from penstock.spark.background import ThreadBackground
 from penstock.spark.clock import WallClock
 from penstock.spark.control import handle
 from penstock.spark.interrupts import JOBS, Running
+from penstock.spark.job_lines import JobLines
 from penstock.spark.pulse import PulseThread
 from penstock.spark.savepoint_targets import SavepointTargets
 from penstock.spark.slots import SparkSlots
@@ -76,6 +77,8 @@ class MasterParts:
     """The storage of a job without a checkpoint directory: a temporary folder, which is deleted when the job ends."""
     advice: Callable[[FailureCause], str | None]
     """What to do about a failure for lack of room in Spark or of a fitting interpreter; None for other failures."""
+    lines: JobLines | None = None
+    """The last lines of the job's log."""
     refreshes: AbstractContextManager[object] = field(default_factory=nullcontext)
     """Reads tables anew while the job runs."""
     leader: Leader | None = None
@@ -172,6 +175,16 @@ class Job:
                 found = self._answer(answered, what="list of checkpoints", timeout=None, ended=ended)
                 return list(found)
         return list(self._checkpoints)
+
+    def log_lines(self, *, after: int = 0, slot: int | None = None, lines: int = 200) -> dict[str, Any]:
+        """The last lines that the code of the program has logged or printed in slots, or in one `slot`, and that the
+        driver has logged about the job: `lines`, each with its time, slot, level, operator, subtask, checkpoint and
+        text; `next`, to be given as `after` to get only the lines that come later; and `left_out`, how many lines
+        behind `after` are not there."""
+        parts = self._parts
+        if parts is None or parts.lines is None:
+            return {"lines": [], "next": after, "left_out": 0}
+        return parts.lines.after(after, slot=slot, lines=lines)
 
     @property
     def is_over(self) -> bool:
@@ -499,6 +512,8 @@ def _release(parts: MasterParts) -> None:
     for background in (*parts.workers, parts.background):
         background.close()
     parts.transport.close()
+    if parts.lines is not None:
+        parts.lines.close()
     if parts.leader is not None:
         parts.leader.resign()
     shutil.rmtree(parts.socket_folder, ignore_errors=True)

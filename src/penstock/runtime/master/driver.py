@@ -33,6 +33,7 @@ from penstock.core.job.events import (
     LeadershipLost,
     SlotGone,
 )
+from penstock.core.messages import WorkerLog
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CompletedCheckpoint
@@ -40,6 +41,7 @@ from penstock.core.recovery.tenure import Tenure
 from penstock.core.views import CheckpointDetails
 from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
+from penstock.runtime import worker_logs
 from penstock.runtime.master.alignment import GroupTimes
 from penstock.runtime.master.closing import Closing
 from penstock.runtime.master.decisions import Decisions
@@ -180,6 +182,7 @@ class MasterDriver:
             groups=parts.groups,
             progress=self._progress,
             closing=closing,
+            lines=self._hear_lines,
         )
         job_effects = JobEffects(
             decisions,
@@ -342,6 +345,10 @@ class MasterDriver:
         """The checkpoints that the coordinator remembers, newest first, with the part of each subtask. Belongs to the
         loop's thread."""
         return self._decisions.coordinator.details()
+
+    def _hear_lines(self, message: WorkerLog) -> None:
+        worker_logs.tell(message, self._job)
+        self._ports.lines(message)
 
     # --- what goes wrong -----------------------------------------------------------------
 

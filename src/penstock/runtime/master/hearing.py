@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import assert_never
 
 from penstock.core.coordinator.events import (
@@ -39,7 +40,6 @@ from penstock.core.messages import (
     WantsToEnd,
     WorkerLog,
 )
-from penstock.runtime import worker_logs
 from penstock.runtime.master.alignment import GroupTimes
 from penstock.runtime.master.closing import Closing
 from penstock.runtime.master.decisions import Decisions
@@ -60,13 +60,16 @@ class Hearing:
         groups: GroupTimes,
         progress: JobProgress,
         closing: Closing,
+        lines: Callable[[WorkerLog], None],
     ) -> None:
+        """`lines` takes what slots log and print."""
         self._decisions = decisions
         self._deployment = deployment
         self._coordinators = coordinators
         self._groups = groups
         self._progress = progress
         self._closing = closing
+        self._lines = lines
 
     def hear(self, message: ToMaster) -> None:
         """Take one message."""
@@ -77,7 +80,7 @@ class Hearing:
                     f"the registration of {message.slot} came to a part that hears registered slots only"
                 )
             case WorkerLog():
-                worker_logs.tell(message)
+                self._lines(message)
             case LoopStuck():
                 feed_job(self._progress.slot_stuck(message, self._decisions.now))
             case TasksLoading():
