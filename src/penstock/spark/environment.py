@@ -404,6 +404,7 @@ class Environment(Program):
             attempt=attempt,
             seek=seek,
             waiting=standby_view(job),
+            spark=self._spark,
         )
 
     def restore_plan(self, restore: Restore | str | os.PathLike[str]) -> RestorePlan:

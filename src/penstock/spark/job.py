@@ -9,9 +9,10 @@ import queue
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +34,8 @@ from penstock.core.ids import JobId
 from penstock.core.job.events import FailureCause, JobState
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import CompletedCheckpoint
+from penstock.core.recovery.places import is_full
+from penstock.core.recovery.roots import below
 from penstock.core.recovery.tenure import Tenure
 from penstock.core.views import CheckpointDetails
 from penstock.net.control_server import ControlServer
@@ -40,6 +43,7 @@ from penstock.net.zeromq import ZmqTransport
 from penstock.plan.graph import Plan
 from penstock.ports import Leader
 from penstock.runtime.master.driver import MasterDriver, SnapshotRequest
+from penstock.runtime.master.readings import Reading
 from penstock.runtime.views import JobView, place_of, tell_dropped
 from penstock.spark import shared_folders
 from penstock.spark.background import ThreadBackground
@@ -47,6 +51,7 @@ from penstock.spark.clock import WallClock
 from penstock.spark.control import handle
 from penstock.spark.interrupts import JOBS, Running
 from penstock.spark.job_lines import JobLines
+from penstock.spark.live_state import HeldCheckpoint, LiveState, held_while
 from penstock.spark.pulse import PulseThread
 from penstock.spark.savepoint_targets import SavepointTargets
 from penstock.spark.slots import SparkSlots
@@ -97,7 +102,7 @@ job is lost; the leader's `is_lost` is then true."""
 class Job:
     """A job that was started. All methods may be called from any thread."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what the environment knows of the job
         self,
         *,
         job: JobId,
@@ -107,13 +112,16 @@ class Job:
         attempt: Callable[[Callable[[], None]], MasterParts | None],
         seek: Seek,
         waiting: JobView,
+        spark: Any = None,
     ) -> None:
         """`attempt` is called at once and makes the parts of the master; its argument is a function to call when the
         job is lost. If `attempt` returns None, another driver has the job: `seek` then waits for the job, on the job's
         thread, and `waiting` is the view until this driver has the job. `cores` says how many slots, without spare
-        slots, the job may have."""
+        slots, the job may have. `spark` is the session that reads state."""
         self.id = job
         self.name = name
+        self._spark = spark
+        self._one_reader = threading.Lock()
         self._targets = targets
         self._cores = cores
         self._seek = seek
@@ -190,6 +198,54 @@ class Job:
     def is_over(self) -> bool:
         """Whether the job has ended and everything is cleaned up."""
         return self._over.is_set()
+
+    def state(self, operator: str, name: str) -> LiveState:
+        """A state of the running job, as of its newest completed checkpoint: as a DataFrame, or of one key. The job
+        goes on, and keeps the files of the checkpoint while they are read. `operator` is the id of the operator, or the
+        name of its step; `name` is the name of the state, as in `Savepoint.state`.
+
+            job.state("totals", "orders").where("value > 100").show()
+            job.state("totals", "orders").get("customer 7")
+
+        A job that is over is read from the checkpoint that is left of it.
+        """
+        return LiveState(self._spark, self._held_checkpoint, operator=operator, name=name)
+
+    @contextmanager
+    def _held_checkpoint(self) -> Iterator[HeldCheckpoint]:
+        """The newest completed checkpoint, kept while the block runs. Only one block runs at a time: if more deletions
+        than one waited for readers, no further checkpoint would begin."""
+        with self._one_reader, self._held_by_master() as held:
+            yield held
+
+    @contextmanager
+    def _held_by_master(self) -> Iterator[HeldCheckpoint]:
+        parts = self._parts
+        if parts is None:
+            raise UsageError(self._is_waiting, hint="ask that driver")
+        answered: queue.SimpleQueue[Reading | None] = queue.SimpleQueue()
+        held: Reading | None = None
+        if not self._over.is_set():
+            self._command(lambda driver: answered.put(driver.hold_newest()))
+            # A job that is over deletes nothing more.
+            with contextlib.suppress(SnapshotFailed):
+                held = self._answer(answered, what="reading", timeout=None, ended=SnapshotFailed("the job has ended"))
+        latest = self._view.checkpoints.latest_completed
+        left = None if latest is None or latest.path is None else (latest.path, latest.checkpoint)
+        found = left if held is None else (held.completed.path, held.completed.checkpoint)
+        if found is None:
+            raise UsageError(
+                f"job {self.name!r} has completed no checkpoint yet, and its state is read from a checkpoint",
+                hint="call job.checkpoint() first",
+            )
+        path, number = found
+        root = parts.driver.store.location
+        with held_while(path if is_full(path) else below(root, path), number, partial(self._let_go, held)) as kept:
+            yield kept
+
+    def _let_go(self, held: Reading | None) -> None:
+        if held is not None:
+            self._command(lambda driver: driver.let_go(held))
 
     def wait(self, timeout: float | None = None) -> JobView:
         """Wait until the job has ended. Returns the last view of the job.
