@@ -9,7 +9,7 @@ import pkgutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -79,7 +79,7 @@ def _run(  # noqa: PLR0913  # the options of the command
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     if master is not None or overrides.spark:
-        _start_spark(master, overrides.spark)
+        start_spark(master, overrides.spark)
     with in_place_of_arguments(overrides):
         module = _imported(module_name)
         env = _environment(module, attribute)
@@ -111,7 +111,8 @@ def _parts_of(program: str) -> tuple[str, str]:
     return module, attribute
 
 
-def _start_spark(master: str | None, settings: Any) -> None:
+def start_spark(master: str | None, settings: Mapping[str, str]) -> Any:
+    """A session at this master, with these settings. Raises `HostError` if Spark does not start."""
     from pyspark.sql import SparkSession
 
     from penstock.spark.java import session_of
@@ -121,7 +122,7 @@ def _start_spark(master: str | None, settings: Any) -> None:
         builder = builder.remote(master) if master.startswith("sc://") else builder.master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    session_of(builder)
+    return session_of(builder)
 
 
 def _imported(name: str) -> ModuleType:

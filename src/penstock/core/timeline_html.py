@@ -39,10 +39,11 @@ def timeline_html(details: Details, inputs: Mapping[str, Sequence[str]] | None =
     )
     more = len(bars) - MOST_BARS
     rest = f'<p style="margin:4px 0">{count_of(more, "subtask")} more, which were quicker</p>' if more > 0 else ""
-    return f'{said}<p style="margin:4px 0;font-size:12px">{legend}</p>{_drawn(bars[:MOST_BARS])}{rest}'
+    return f'{said}<p style="margin:4px 0;font-size:12px">{legend}</p>{bars_svg(bars[:MOST_BARS])}{rest}'
 
 
-def _drawn(bars: Sequence[Bar]) -> str:
+def bars_svg(bars: Sequence[Bar]) -> str:
+    """The bars as SVG."""
     longest = max([1.0, *(max(bar.total_ms, sum(bar.phases.values())) for bar in bars)])
     rows = "".join(_row(bar, number, longest) for number, bar in enumerate(bars))
     width, height = _LABEL + _WIDTH + _TIME, len(bars) * _ROW + 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -33,6 +33,7 @@ class Controlled(Protocol):
     """The part of a running job that other processes can use."""
 
     name: str
+    settings: Mapping[str, Any]
 
     @property
     def checkpoints(self) -> list[CheckpointDetails]:
@@ -79,7 +80,7 @@ def handle(job: Controlled, request: Request) -> dict[str, Any]:
     every error that the job raises."""
     commands: dict[str, Callable[..., dict[str, Any]]] = {
         "view": lambda: summary_of(job.name, job.view()),
-        "info": lambda: job_of(job.name, job.view(), job.plan()),
+        "info": lambda: job_of(job.name, job.view(), job.plan(), job.settings),
         "exceptions": lambda: {"exceptions": failures_of(job.view())},
         "logs": lambda slot=None, after=0, lines=200: job.log_lines(after=after, slot=slot, lines=lines),
         "checkpoints": lambda checkpoint=None: {"checkpoints": _checkpoints(job, checkpoint)},

@@ -13,6 +13,7 @@ from penstock.core.reasons import CheckpointFailure
 from penstock.core.slowness import diagnosis, timeline
 from penstock.core.views import CheckpointDetails
 from penstock.plan.graph import Plan
+from penstock.plan.picture import as_svg
 from penstock.runtime.views import JobView
 
 
@@ -50,11 +51,17 @@ def summary_of(name: str, view: JobView) -> dict[str, Any]:
     }
 
 
-def job_of(name: str, view: JobView, plan: Plan | None) -> dict[str, Any]:
+def job_of(name: str, view: JobView, plan: Plan | None, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Everything that is known about a job at one moment, but for the subtasks of its checkpoints."""
     everything = {field.name: plain(getattr(view, field.name)) for field in fields(view) if field.name != "job"}
     everything["slots"], everything["slot_views"] = len(view.slots), everything["slots"]
-    return {**summary_of(name, view), **everything, "plan": None if plan is None else plan_of(plan)}
+    return {
+        **summary_of(name, view),
+        **everything,
+        "plan": None if plan is None else plan_of(plan),
+        "graph": None if plan is None else as_svg(plan),
+        "settings": settings or {},
+    }
 
 
 def plan_of(plan: Plan) -> dict[str, Any]:

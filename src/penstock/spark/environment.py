@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from penstock.api.backends import StateBackend, as_state_settings
@@ -405,6 +406,7 @@ class Environment(Program):
             seek=seek,
             waiting=standby_view(job),
             spark=self._spark,
+            settings=msgspec.to_builtins(self.settings),
         )
 
     def restore_plan(self, restore: Restore | str | os.PathLike[str]) -> RestorePlan:

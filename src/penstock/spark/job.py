@@ -9,7 +9,7 @@ import queue
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -113,6 +113,7 @@ class Job:
         seek: Seek,
         waiting: JobView,
         spark: Any = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         """`attempt` is called at once and makes the parts of the master; its argument is a function to call when the
         job is lost. If `attempt` returns None, another driver has the job: `seek` then waits for the job, on the job's
@@ -121,6 +122,8 @@ class Job:
         self.id = job
         self.name = name
         self._spark = spark
+        self.settings: Mapping[str, Any] = settings or {}
+        """The settings of the job, as plain values."""
         self._one_reader = threading.Lock()
         self._targets = targets
         self._cores = cores
