@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     )
     from penstock.api.high_availability import ha_files, zookeeper
     from penstock.api.hooks import CheckpointHook
+    from penstock.api.metrics import Counter, Gauge, Histogram, Metrics
     from penstock.api.other_windows import count_window, global_window
     from penstock.api.pane_windows import cumulative, sliding
     from penstock.api.restarts import exponential_delay, failure_rate, fixed_delay, no_restart
@@ -132,12 +133,14 @@ if TYPE_CHECKING:
     from penstock.core.views import CheckpointDetails
     from penstock.plan.picture import Explanation
     from penstock.runtime.log_lines import configure_logging
+    from penstock.runtime.user_metrics import UserMetric
     from penstock.runtime.views import JobView
     from penstock.savepoints.catalog import EdgeInfo, OperatorInfo, StateInfo
     from penstock.settings import NetworkSettings, SlotSettings
     from penstock.spark.data_sources import data_sink, data_source
     from penstock.spark.environment import Environment
     from penstock.spark.job import Job
+    from penstock.spark.live_state import LiveState
     from penstock.spark.nexmark_source import NexmarkBids
     from penstock.spark.savepoints import Savepoint, SavepointWriter, new_savepoint, read_savepoint
 
@@ -195,6 +198,7 @@ _HOMES = {
     ),
     "penstock.api.high_availability": ("ha_files", "zookeeper"),
     "penstock.api.hooks": ("CheckpointHook",),
+    "penstock.api.metrics": ("Counter", "Gauge", "Histogram", "Metrics"),
     "penstock.api.other_windows": ("count_window", "global_window"),
     "penstock.api.pane_windows": ("cumulative", "sliding"),
     "penstock.api.restarts": ("exponential_delay", "failure_rate", "fixed_delay", "no_restart"),
@@ -260,12 +264,14 @@ _HOMES = {
     "penstock.core.views": ("CheckpointDetails",),
     "penstock.plan.picture": ("Explanation",),
     "penstock.runtime.log_lines": ("configure_logging",),
+    "penstock.runtime.user_metrics": ("UserMetric",),
     "penstock.runtime.views": ("JobView",),
     "penstock.savepoints.catalog": ("EdgeInfo", "OperatorInfo", "StateInfo"),
     "penstock.settings": ("NetworkSettings", "SlotSettings"),
     "penstock.spark.data_sources": ("data_sink", "data_source"),
     "penstock.spark.environment": ("Environment",),
     "penstock.spark.job": ("Job",),
+    "penstock.spark.live_state": ("LiveState",),
     "penstock.spark.nexmark_source": ("NexmarkBids",),
     "penstock.spark.savepoints": ("Savepoint", "SavepointWriter", "new_savepoint", "read_savepoint"),
 }
@@ -311,6 +317,7 @@ __all__ = [
     "ConnectedKeyedStreams",
     "ConnectedStream",
     "CorruptFile",
+    "Counter",
     "EdgeInfo",
     "End",
     "Environment",
@@ -318,6 +325,8 @@ __all__ = [
     "ExternalError",
     "Found",
     "FunctionContext",
+    "Gauge",
+    "Histogram",
     "HostError",
     "InvariantError",
     "Job",
@@ -332,7 +341,9 @@ __all__ = [
     "KeyedFunction",
     "KeyedStream",
     "ListState",
+    "LiveState",
     "MapState",
+    "Metrics",
     "NetworkSettings",
     "NexmarkBids",
     "OperatorInfo",
@@ -366,6 +377,7 @@ __all__ = [
     "UsageError",
     "UserCodeError",
     "UserCodeRaised",
+    "UserMetric",
     "ValueState",
     "WindowedStream",
     "WriterContext",

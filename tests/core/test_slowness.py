@@ -158,7 +158,12 @@ def test_the_time_before_and_behind_the_subtasks_counts():
         "All subtasks had acknowledged after 5 ms, and storing the metadata took 1.5 s more: the checkpoint storage is "
         "slow."
     )
-    assert diagnosis(checkpoint(quick, queued_ms=2_500), INPUTS).startswith("The request waited 2.5 s for its turn")
+    waited = "The request waited 2.5 s for its turn, behind other checkpoints."
+    assert diagnosis(checkpoint(quick, queued_ms=2_500), INPUTS) == waited
+    frozen = vertex("source", subtask(sync_ms=400))
+    assert diagnosis(checkpoint(frozen, queued_ms=2_500), INPUTS) == (
+        f"{waited} Then source[0] took 400 ms to freeze its state, and did nothing else meanwhile."
+    )
 
 
 def test_an_unfinished_checkpoint_is_where_its_first_missing_subtask_is():

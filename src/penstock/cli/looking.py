@@ -63,7 +63,7 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
     latest = found["checkpoints"]["latest_completed"]
     if latest and latest.get("path"):
         size = size_text(latest["totals"]["state_bytes"])
-        facts.append(("", f"{size} of state, {latest['path']}"))
+        facts.append(("state", f"{size}, {latest['path']}"))
     if found["watermark_us"] is not None:
         facts.append(("event time", time_text(found["watermark_us"] // 1_000)))
     for stuck in found["stuck"]:

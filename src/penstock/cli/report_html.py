@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.core.slowness import Bar
 from penstock.core.timeline_html import COLOURS, MOST_BARS, bars_svg
-from penstock.core.view_texts import duration_text, size_text, time_text
+from penstock.core.view_texts import count_of, duration_text, size_text, time_text
 
 MOST_TIMELINES = 10
 """So many of the newest checkpoints have a timeline."""
@@ -78,7 +78,7 @@ def _facts(job: Mapping[str, Any]) -> str:
     last = job["last_checkpoint"]
     rows = [
         ["state", str(job["state"])],
-        ["slots", f"{job['slots']}, {job['restarts']} restarts"],
+        ["slots", f"{job['slots']}, {count_of(job['restarts'], 'restart')}"],
         ["events read", f"{job['rows_read']:,}"],
         ["checkpoints", f"{job['checkpoints_completed']} completed, {job['checkpoints_failed']} failed"],
         ["newest checkpoint", "none" if last is None else f"{last}, in {duration_text(job['last_checkpoint_ms'])}"],

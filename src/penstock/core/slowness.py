@@ -157,10 +157,11 @@ def diagnosis(details: Details, inputs: Mapping[str, Sequence[str]] | None = Non
 def _why_slow(details: Details, bars: Mapping[str, Bar], slowest: Bar, inputs: Mapping[str, Sequence[str]]) -> str:
     finishing_ms = _finishing_ms(details)
     if details.queued_ms > max(details.duration_ms, finishing_ms):
-        return (
-            f"The request waited {duration_text(details.queued_ms)} for its turn, because other checkpoints were under "
-            "way or had just ended."
-        )
+        waited = f"The request waited {duration_text(details.queued_ms)} for its turn, behind other checkpoints."
+        if details.duration_ms < QUICK_MS:
+            return waited
+        rest = msgspec.structs.replace(details, queued_ms=0) if isinstance(details, msgspec.Struct) else details
+        return f"{waited} Then {_why_slow(rest, bars, slowest, inputs)}"
     if finishing_ms > details.duration_ms:
         return (
             f"All subtasks had acknowledged after {duration_text(details.duration_ms)}, and storing the metadata took "

@@ -36,20 +36,21 @@ class Pace:
 
     def line(self) -> str:
         """The pace in one line."""
-        parts = [self.state]
+        # What matters most comes first: a narrow terminal cuts the end of the line off.
+        parts = [] if self.rows_per_second is not None else [self.state]
         if self.rows_per_second is not None:
             parts.append(f"{rate_text(self.rows_per_second)} events/s")
-        parts.append(f"{self.rows_read:,} read")
         if self.lag_ms is not None:
             parts.append(f"watermark {duration_text(self.lag_ms)} behind")
         elif self.watermark_ms is not None:
-            parts.append(f"watermark {time_text(self.watermark_ms)}")
+            parts.append(f"watermark {time_text(self.watermark_ms).removesuffix(' UTC')}")
         if self.checkpoint_age_ms is not None:
             parts.append(f"checkpoint {duration_text(self.checkpoint_age_ms)} ago")
-        if self.checkpoints_failed:
-            parts.append(f"{count_of(self.checkpoints_failed, 'checkpoint')} failed")
         if self.restarts:
             parts.append(count_of(self.restarts, "restart"))
+        if self.checkpoints_failed:
+            parts.append(f"{count_of(self.checkpoints_failed, 'checkpoint')} failed")
+        parts.append(f"{self.rows_read:,} read")
         return " · ".join(parts)
 
 

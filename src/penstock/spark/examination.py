@@ -12,7 +12,6 @@ import resource
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -27,7 +26,7 @@ from penstock.core.recovery import roots
 from penstock.net import control
 from penstock.private_folders import check_private
 from penstock.settings import NetworkSettings
-from penstock.spark.clock import fresh_token
+from penstock.spark.clock import WallClock, fresh_token
 from penstock.spark.host_rules import Needs, judge
 from penstock.spark.java import check_java
 from penstock.spark.preflight import host_facts, is_local, master_address, use_own_interpreter
@@ -214,7 +213,7 @@ def examine_spark(spark: Any, *, parallelism: int, directories: Sequence[str]) -
         yield _ok("Spark", f"{facts.version} at {facts.master}, {facts.task_slots} tasks at once")
     local = [each for each in directories if roots.is_local(each)]
     with _Listening(master_address(spark, NetworkSettings())) as listening, _Signs(local) as signs:
-        began = time.time()
+        began = WallClock().now()
         try:
             looks = _looked(spark, max(1, min(LOOKS, facts.task_slots)), listening.address, signs.paths)
         except Exception as error:  # noqa: BLE001  # whatever keeps Spark from running a task in Python
@@ -224,7 +223,7 @@ def examine_spark(spark: Any, *, parallelism: int, directories: Sequence[str]) -
                 "see Spark's log; is Penstock installed there?",
             )
             return
-        yield from judged_looks(looks, began=began, ended=time.time(), is_local=is_local(spark))
+        yield from judged_looks(looks, began=began, ended=WallClock().now(), is_local=is_local(spark))
 
 
 def _looked(spark: Any, count: int, address: tuple[str, int, str], signs: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -263,7 +262,7 @@ def _seen_from_task(packages: Sequence[str], address: tuple[str, int, str], sign
             folders[folder] = f"cannot be written there by user {os.getuid()}"
     return {
         "host": socket.gethostname(),
-        "time": time.time(),
+        "time_ms": WallClock().now(),
         "python": list(sys.version_info[:2]),
         "executable": sys.executable,
         "versions": versions,
@@ -272,9 +271,7 @@ def _seen_from_task(packages: Sequence[str], address: tuple[str, int, str], sign
     }
 
 
-def judged_looks(
-    looks: Sequence[Mapping[str, Any]], *, began: float, ended: float, is_local: bool
-) -> Iterator[Finding]:
+def judged_looks(looks: Sequence[Mapping[str, Any]], *, began: int, ended: int, is_local: bool) -> Iterator[Finding]:
     """What follows from what tasks have found, one finding per host and matter. The tasks ran between `began` and
     `ended`, by the clock of this host."""
     hosts = {look["host"]: look for look in looks}
@@ -308,9 +305,9 @@ def judged_looks(
         yield from _skews(hosts, began, ended)
 
 
-def _skews(hosts: Mapping[str, Mapping[str, Any]], began: float, ended: float) -> Iterator[Finding]:
+def _skews(hosts: Mapping[str, Mapping[str, Any]], began: int, ended: int) -> Iterator[Finding]:
     for host, look in sorted(hosts.items()):
-        skew_ms = 1_000 * max(began - look["time"], look["time"] - ended, 0.0)
+        skew_ms = max(began - look["time_ms"], look["time_ms"] - ended, 0)
         text = f"the clock is {skew_ms / 1_000:.1f} s away from the clock of the driver"
         fix = "have the hosts set their clocks by NTP: time-outs, event time by the clock and all durations are wrong"
         if skew_ms >= SKEW_FAULT_MS:

@@ -98,6 +98,18 @@ the job. The event may also be set while the parts are being made. The second ar
 job is lost; the leader's `is_lost` is then true."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _About:
+    """What the environment knows of a job."""
+
+    spark: Any
+    targets: SavepointTargets
+    cores: Callable[[], int]
+    settings: Mapping[str, Any]
+    one_reader: threading.Lock = field(default_factory=threading.Lock)
+    """Held while state is read from a checkpoint of the job."""
+
+
 @at_user_line
 class Job:
     """A job that was started. All methods may be called from any thread."""
@@ -121,12 +133,7 @@ class Job:
         slots, the job may have. `spark` is the session that reads state."""
         self.id = job
         self.name = name
-        self._spark = spark
-        self.settings: Mapping[str, Any] = settings or {}
-        """The settings of the job, as plain values."""
-        self._one_reader = threading.Lock()
-        self._targets = targets
-        self._cores = cores
+        self._about = _About(spark=spark, targets=targets, cores=cores, settings=settings or {})
         self._seek = seek
         self._clock = WallClock()
         self._commands: deque[Callable[[MasterDriver], None]] = deque()
@@ -166,6 +173,11 @@ class Job:
         """The job as it was at most a tenth of a second ago. The state, the attempt and the number of restarts are
         shown as soon as they change."""
         return self._view
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of the job, as plain values."""
+        return self._about.settings
 
     def plan(self) -> Plan | None:
         """The plan that the job runs, with today's parallelism. None on a driver that is on standby."""
@@ -212,13 +224,13 @@ class Job:
 
         A job that is over is read from the checkpoint that is left of it.
         """
-        return LiveState(self._spark, self._held_checkpoint, operator=operator, name=name)
+        return LiveState(self._about.spark, self._held_checkpoint, operator=operator, name=name)
 
     @contextmanager
     def _held_checkpoint(self) -> Iterator[HeldCheckpoint]:
         """The newest completed checkpoint, kept while the block runs. Only one block runs at a time: if more deletions
         than one waited for readers, no further checkpoint would begin."""
-        with self._one_reader, self._held_by_master() as held:
+        with self._about.one_reader, self._held_by_master() as held:
             yield held
 
     @contextmanager
@@ -375,7 +387,7 @@ class Job:
 
         """
         request = SnapshotRequest(
-            kind=RequestKind.SAVEPOINT, target=self._targets.choose(directory), canonical=not native
+            kind=RequestKind.SAVEPOINT, target=self._about.targets.choose(directory), canonical=not native
         )
         return self._request(request, timeout).location
 
@@ -400,7 +412,7 @@ class Job:
 
         """
         request = SnapshotRequest(
-            kind=RequestKind.STOP, target=self._targets.choose(savepoint), drain=drain, canonical=not native
+            kind=RequestKind.STOP, target=self._about.targets.choose(savepoint), drain=drain, canonical=not native
         )
         location = self._request(request, timeout).location
         self.finish()
@@ -421,7 +433,7 @@ class Job:
         """
         if isinstance(parallelism, bool) or not isinstance(parallelism, int) or parallelism < 1:
             raise UsageError(f"parallelism is {parallelism!r}; give a whole number from 1")
-        cores = self._cores()
+        cores = self._about.cores()
         if parallelism > cores:
             raise UsageError(
                 f"a parallelism of {parallelism} needs {parallelism} slots, and Spark has {cores} cores for them",

@@ -21,6 +21,7 @@ from penstock.core.messages import WorkerLog
 from penstock.ports import Clock
 from penstock.runtime import worker_logs
 from penstock.runtime.log_lines import LOGGER
+from penstock.settings import JobSettings
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +111,12 @@ class JobLines(logging.Handler):
         if self._file is not None:
             self._file.close()
         super().close()
+
+
+def lines_of(job: JobId, clock: Clock, settings: JobSettings) -> JobLines:
+    """The lines of a job, which go to a file if the settings name a folder."""
+    folder = settings.slot.log_folder
+    return JobLines(job, clock, folder=None if folder is None else Path(folder).expanduser())
 
 
 def _said(now: int, message: WorkerLog, logger: str, text: str) -> dict[str, Any]:

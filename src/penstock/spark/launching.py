@@ -27,7 +27,7 @@ from penstock.spark import shared_folders
 from penstock.spark.background import ThreadBackground, Workers
 from penstock.spark.clock import WallClock, draws
 from penstock.spark.job import MasterParts, master_thread
-from penstock.spark.job_lines import JobLines
+from penstock.spark.job_lines import lines_of
 from penstock.spark.preflight import advice_on, is_called_by_tcp, is_local, master_address
 from penstock.spark.preparing import folders_written
 from penstock.spark.refreshing import Refreshes, refreshed_tables
@@ -81,8 +81,7 @@ class Launcher:
         signs = shared_folders.sign(folders)
         known = {"job": job, "storage_root": store.location, "options": self.options, "signs": signs, "keys": keys}
         spec = _slot_specs(plan, settings, transport, socket_folder, **known)
-        folder = settings.slot.log_folder
-        lines = JobLines(job, clock, folder=None if folder is None else Path(folder).expanduser())
+        lines = lines_of(job, clock, settings)
         slots = SparkSlots(self.spark, job=job, job_name=name, spec=spec, wake=transport.wake)
         ports = MasterPorts(
             clock=clock,
