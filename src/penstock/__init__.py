@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from penstock.api.metrics import Counter, Gauge, Histogram, Metrics
     from penstock.api.other_windows import count_window, global_window
     from penstock.api.pane_windows import cumulative, sliding
+    from penstock.api.patterns import AnyOf, Pattern, any_of, pattern
     from penstock.api.restarts import exponential_delay, failure_rate, fixed_delay, no_restart
     from penstock.api.restoring import Restore, restore
     from penstock.api.state import (
@@ -201,6 +202,7 @@ _HOMES = {
     "penstock.api.metrics": ("Counter", "Gauge", "Histogram", "Metrics"),
     "penstock.api.other_windows": ("count_window", "global_window"),
     "penstock.api.pane_windows": ("cumulative", "sliding"),
+    "penstock.api.patterns": ("AnyOf", "Pattern", "any_of", "pattern"),
     "penstock.api.restarts": ("exponential_delay", "failure_rate", "fixed_delay", "no_restart"),
     "penstock.api.restoring": ("Restore", "restore"),
     "penstock.api.state": (
@@ -308,6 +310,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "AggregateFunction",
     "AggregatingState",
+    "AnyOf",
     "AsyncFunction",
     "BroadcastState",
     "CheckpointDetails",
@@ -348,6 +351,7 @@ __all__ = [
     "NexmarkBids",
     "OperatorInfo",
     "Parts",
+    "Pattern",
     "Pause",
     "PeerError",
     "ProcessFunction",
@@ -385,6 +389,7 @@ __all__ = [
     "alignment",
     "all",
     "any",
+    "any_of",
     "approx_count_distinct",
     "broadcast_state",
     "collect",
@@ -421,6 +426,7 @@ __all__ = [
     "nexmark",
     "no_restart",
     "parquet",
+    "pattern",
     "quantile",
     "raw_keyed_state",
     "raw_split_list_state",

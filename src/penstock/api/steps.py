@@ -21,6 +21,8 @@ from penstock.api.join_steps import JoinStep as JoinStep
 from penstock.api.join_steps import RegularJoinStep as RegularJoinStep
 from penstock.api.join_steps import TableJoinStep as TableJoinStep
 from penstock.api.join_steps import VersionJoinStep as VersionJoinStep
+from penstock.api.lateness import LateRecords as LateRecords
+from penstock.api.pattern_steps import PatternStep as PatternStep
 from penstock.api.state import StateKind, Ttl, type_name
 from penstock.api.state_declarations import declared_states
 from penstock.api.windows import WindowType
@@ -142,17 +144,6 @@ it. A window has either updates or final results."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LateRecords:
-    """What a step must know of its input to tell late records apart."""
-
-    time_column: str
-    schema: pa.Schema
-    """The schema of the input."""
-    time_offset_us: int = 0
-    """Event time is the time in the column plus this."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class FilterStep:
     """Only records for which a function from a row (a dict) returns a true value."""
 
@@ -168,6 +159,15 @@ class SampleStep:
     fraction: float
     seed: int
     schema: pa.Schema
+
+
+REQUESTS, WAITING = "penstock.requests", "penstock.waiting"
+"""The names of the lists in snapshots with the rows that wait: for an async function, or for a broadcast stream."""
+
+
+def _rows_of(name: str, schema: pa.Schema) -> dict[str, DeclaredState]:
+    """A list of rows that a step keeps."""
+    return {name: DeclaredState(kind="rows", type=", ".join(f"{field.name}: {field.type}" for field in schema))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +186,11 @@ class AsyncMapStep:
     """The columns by which the rows reach the subtasks; empty if they do not go by key."""
     schema: pa.Schema
     """The schema of the output."""
+
+    @property
+    def declared_states(self) -> dict[str, DeclaredState]:
+        """The rows that the function was asked about and has not answered."""
+        return _rows_of(REQUESTS, self.input_schema)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,6 +245,8 @@ class KeyedProcessStep:
     """Whether the broadcast input has event time, and so holds back the event time of the step."""
     wait: WaitFor | None = None
     """What the keyed records wait for; None if they do not wait."""
+    waiting_schema: pa.Schema | None = None
+    """The schema of the keyed records; set if they wait for something."""
     has_event_time: bool = True
     """Whether there is a watermark before the step. Without a watermark, an event-time timer fires only at the end of
     all data."""
@@ -260,8 +267,9 @@ class KeyedProcessStep:
 
     @property
     def declared_states(self) -> dict[str, DeclaredState]:
-        """What the function says about its states."""
-        return _declared(self.function)
+        """What the function says about its states, and the records that wait."""
+        waiting = {} if self.waiting_schema is None else _rows_of(WAITING, self.waiting_schema)
+        return {**_declared(self.function), **waiting}
 
     @property
     def declared_keys(self) -> tuple[str, ...]:
@@ -582,5 +590,6 @@ Step = (
     | RegularJoinStep
     | TableJoinStep
     | VersionJoinStep
+    | PatternStep
     | WriteStep
 )

@@ -360,6 +360,15 @@ class EventTimeReached(Message, frozen=True, kw_only=True):
     back."""
 
 
+class StepFull(Message, frozen=True, kw_only=True):
+    """Slot to master: a step with a single subtask takes no more records, whatever comes, and every checkpoint that may
+    still complete has the step so. Answered by `EndData` to the sources that feed nothing else."""
+
+    epoch: Epoch
+    task: TaskId
+    operator: OperatorId
+
+
 class Leaving(Message, frozen=True, kw_only=True):
     """Slot to master: the slot ends now, as `Leave` told the slot to."""
 
@@ -526,6 +535,14 @@ class GroupTime(Message, frozen=True, kw_only=True):
     """The least event time of the group; None: no reader of the group holds anybody back."""
 
 
+class EndData(Message, frozen=True, kw_only=True):
+    """Master to slot: nothing needs the records of the source of the task any more. The data of the source ends here,
+    as if there were no more."""
+
+    epoch: Epoch
+    task: TaskId
+
+
 class Leave(Message, frozen=True, kw_only=True):
     """Master to slot: drop everything and end the process's work."""
 
@@ -569,6 +586,7 @@ ToMaster = (
     | SplitsRead
     | CatchingUp
     | EventTimeReached
+    | StepFull
 )
 ToSlot = (
     Deploy
@@ -583,4 +601,5 @@ ToSlot = (
     | Leave
     | OperatorEvent
     | GroupTime
+    | EndData
 )

@@ -11,9 +11,9 @@
          window   bids.window-auction
          parquet  bids.window-auction.parquet
 
-Below each vertex stand its operators with their ids, then the vertices that the vertex sends to. A vertex with several
-inputs is shown in full below its first input, and by its number below the other inputs. An arrow that carries a side
-output begins with the name of the side output and the id of its operator.
+Below each vertex stand its operators with their ids, a pattern behind its operator, then the vertices that the vertex
+sends to. A vertex with several inputs is shown in full below its first input, and by its number below the other inputs.
+An arrow that carries a side output begins with the name of the side output and the id of its operator.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class _View:
         lines = [f"{number} {vertex.name}  ({vertex_text(vertex)})"]
         widest = max(len(operator.name) for operator in vertex.operators)
         margin = " │   " if outputs else "     "
-        lines += [f"{margin}{operator.name.ljust(widest)}  {operator.operator}" for operator in vertex.operators]
+        for operator in vertex.operators:
+            shown = getattr(operator.step, "shown", "")
+            lines.append(f"{margin}{operator.name.ljust(widest)}  {operator.operator}{f': {shown}' if shown else ''}")
         for edge in outputs:
             is_last = edge is outputs[-1]
             first, *rest = self.tree(self._plan.vertex(edge.downstream))

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TextIO, TypedDict, cast
 
-from penstock.api.printing import print_here, printed_by
+from penstock.api.printing import MOST_COUNTED, print_here, printed_by
 from penstock.core.ids import Instant, JobId, SlotId
 from penstock.core.messages import LogLine, WorkerLog
 from penstock.runtime.task.operators.base import Operator
@@ -44,9 +44,10 @@ class WorkerLogs(logging.Handler):
         self._printed: deque[str] = deque()
         self._unprinted = 0
 
-    def print_lines(self, lines: Sequence[str], left_out: int) -> None:
-        """Keep lines that are to be printed on the driver; or only count them, if too many lines wait."""
-        room = max(0, MOST_PRINTED - len(self._printed))
+    def print_lines(self, lines: Sequence[str], left_out: int, must: bool = False) -> None:  # noqa: FBT001, FBT002  # a `Printer`
+        """Keep lines that are to be printed on the driver; or only count them, if too many lines wait, and they are not
+        lines that `must` be printed."""
+        room = max(0, (MOST_COUNTED if must else MOST_PRINTED) - len(self._printed))
         self._printed.extend(line[:MOST_CHARACTERS] for line in lines[:room])
         self._unprinted += left_out + len(lines[room:])
 

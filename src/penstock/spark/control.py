@@ -33,7 +33,11 @@ class Controlled(Protocol):
     """The part of a running job that other processes can use."""
 
     name: str
-    settings: Mapping[str, Any]
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of the job, as plain values."""
+        ...
 
     @property
     def checkpoints(self) -> list[CheckpointDetails]:

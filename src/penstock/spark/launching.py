@@ -70,9 +70,7 @@ class Launcher:
         """The parts of the master of a job. `leader` is given if the job has a tenure, and `run` if the job goes on
         when the program is run again."""
         settings = self.settings if run is None else run.settings
-        socket_folder = make_root()
-        keys = make_job_keys()
-        clock = WallClock()
+        socket_folder, keys, clock = make_root(), make_job_keys(), WallClock()
         transport = self._open_transport(keys, socket_folder)
         background = ThreadBackground(transport.wake, name=f"penstock-master-{job}-background")
         workers = Workers(transport.wake, prefix=f"penstock-master-{job}-")

@@ -23,6 +23,7 @@ from penstock.api.hold import Hold
 from penstock.core.coordinator.coordinator import CheckpointCoordinator
 from penstock.core.coordinator.effects import RequestFailure
 from penstock.core.coordinator.options import CoordinatorOptions
+from penstock.core.full_steps import EndSource
 from penstock.core.ids import Epoch, Instant, JobId, TaskId
 from penstock.core.job.events import (
     AttemptFailed,
@@ -33,7 +34,7 @@ from penstock.core.job.events import (
     LeadershipLost,
     SlotGone,
 )
-from penstock.core.messages import WorkerLog
+from penstock.core.messages import EndData
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CompletedCheckpoint
@@ -42,7 +43,7 @@ from penstock.core.views import CheckpointDetails
 from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
 from penstock.ports import Store
-from penstock.runtime import worker_logs
+from penstock.runtime.full_steps import UnneededSources
 from penstock.runtime.master.alignment import GroupTimes
 from penstock.runtime.master.closing import Closing
 from penstock.runtime.master.decisions import Decisions
@@ -107,7 +108,7 @@ class MasterDriver:
         # work.
         self._guard = Guard(Hold(self._storage.records.check), self._taken_over)
         self._parts = self._make_parts(plan, settings, found)
-        self._progress = JobProgress(job, plan, stuck_after_ms=settings.slot.stuck_after_ms)
+        self._progress = JobProgress(job, plan, stuck_after_ms=settings.slot.stuck_after_ms, lines=ports.lines)
         self._deployment = Deployment(
             plan,
             found,
@@ -155,7 +156,14 @@ class MasterDriver:
             ),
             saved=SavedResults(self._storage.folder, ports.store, taken_over=found.term > 0),
             groups=GroupTimes(self._links.send_to_task),
+            unneeded=UnneededSources(self._end_source),
         )
+
+    def _end_source(self, effect: EndSource) -> None:
+        """Nothing needs the records of a source any more: no more splits are looked for, and its tasks end."""
+        self._parts.coordinators.not_needed(effect.operator)
+        for task, epoch in effect.tasks:
+            self._links.send_to_task(task, EndData(epoch=epoch, task=task))
 
     def _join(self, inputs: LandedInputs) -> Closing:
         """Join the parts: set who performs the effects of the machines and who hears the messages of slots. Returns the
@@ -182,9 +190,9 @@ class MasterDriver:
             deployment=self._deployment,
             coordinators=parts.coordinators,
             groups=parts.groups,
+            unneeded=parts.unneeded,
             progress=self._progress,
             closing=closing,
-            lines=self._hear_lines,
         )
         job_effects = JobEffects(
             decisions,
@@ -366,10 +374,6 @@ class MasterDriver:
         """The checkpoints that the coordinator remembers, newest first, with the part of each subtask. Belongs to the
         loop's thread."""
         return self._decisions.coordinator.details()
-
-    def _hear_lines(self, message: WorkerLog) -> None:
-        worker_logs.tell(message, self._job)
-        self._ports.lines(message)
 
     # --- what goes wrong -----------------------------------------------------------------
 

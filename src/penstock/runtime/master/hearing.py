@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import assert_never
 
 from penstock.core.coordinator.events import (
@@ -33,6 +32,7 @@ from penstock.core.messages import (
     Ready,
     Register,
     SplitsRead,
+    StepFull,
     TaskFailed,
     TaskFinished,
     TasksLoading,
@@ -40,6 +40,7 @@ from penstock.core.messages import (
     WantsToEnd,
     WorkerLog,
 )
+from penstock.runtime.full_steps import UnneededSources
 from penstock.runtime.master.alignment import GroupTimes
 from penstock.runtime.master.closing import Closing
 from penstock.runtime.master.decisions import Decisions
@@ -58,18 +59,17 @@ class Hearing:
         deployment: Deployment,
         coordinators: OperatorCoordinators,
         groups: GroupTimes,
+        unneeded: UnneededSources,
         progress: JobProgress,
         closing: Closing,
-        lines: Callable[[WorkerLog], None],
     ) -> None:
-        """`lines` takes what slots log and print."""
         self._decisions = decisions
         self._deployment = deployment
         self._coordinators = coordinators
         self._groups = groups
+        self._unneeded = unneeded
         self._progress = progress
         self._closing = closing
-        self._lines = lines
 
     def hear(self, message: ToMaster) -> None:
         """Take one message."""
@@ -80,7 +80,7 @@ class Hearing:
                     f"the registration of {message.slot} came to a part that hears registered slots only"
                 )
             case WorkerLog():
-                self._lines(message)
+                self._progress.said(message)
             case LoopStuck():
                 feed_job(self._progress.slot_stuck(message, self._decisions.now))
             case TasksLoading():
@@ -111,7 +111,7 @@ class Hearing:
                 feed_coordinator(BarrierPassed(task=message.task, epoch=message.epoch, checkpoint=message.checkpoint))
             case OperatorEventTaken():
                 self._coordinators.taken(message)
-            case SplitsRead() | CatchingUp() | EventTimeReached():
+            case SplitsRead() | CatchingUp() | EventTimeReached() | StepFull():
                 self._on_reading(message)
             case Leaving():
                 pass
@@ -129,8 +129,8 @@ class Hearing:
         if message.epoch == self._deployment.attempt and message.slot in self._decisions.lifecycle.slots:
             self._progress.heard(message.metrics)
 
-    def _on_reading(self, message: SplitsRead | CatchingUp | EventTimeReached) -> None:
-        """A subtask of a source says how far it has come."""
+    def _on_reading(self, message: SplitsRead | CatchingUp | EventTimeReached | StepFull) -> None:
+        """A subtask of a source says how far it has come, or a step that it needs nothing more of its sources."""
         match message:
             case SplitsRead():
                 if message.epoch == self._decisions.lifecycle.epoch:
@@ -142,6 +142,8 @@ class Hearing:
                 self._decisions.feed_coordinator(told)
             case EventTimeReached():
                 self._groups.heard(message)
+            case StepFull():
+                self._unneeded.heard(message)
             case _:
                 assert_never(message)
 

@@ -26,6 +26,7 @@ from penstock.core.messages import (
     CancelTasks,
     Decline,
     Deploy,
+    EndData,
     GroupTime,
     Heartbeat,
     Leave,
@@ -258,8 +259,8 @@ class SlotDriver:
         self._hand_on_logs()
 
     def _hand_on_logs(self) -> None:
-        logged = None if self._ports.logs is None else self._ports.logs.take(self.slot)
-        if logged is not None:
+        logs = self._ports.logs
+        while logs is not None and (logged := logs.take(self.slot)) is not None:
             self._tell(logged)
 
     def _on_packet(self, peer: str, packet: Packet) -> None:
@@ -315,6 +316,8 @@ class SlotDriver:
                 self._take_event(message)
             case GroupTime():
                 self._with_task(message.task, message.epoch, lambda t: t.group_time(message.time_us, self._host.time))
+            case EndData():
+                self._with_task(message.task, message.epoch, lambda t: t.end_data())
             case Leave():
                 self._drop_tasks()
                 self._hand_on_logs()

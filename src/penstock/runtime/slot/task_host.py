@@ -15,6 +15,7 @@ from penstock.core.messages import (
     EventTimeReached,
     SnapshotMetrics,
     SplitsRead,
+    StepFull,
     SubtaskState,
     TaskFinished,
     WantsToEnd,
@@ -199,6 +200,10 @@ class SlotTaskHost:
     def event_time_reached(self, task: TaskId, time_us: int | None) -> None:
         """Tell the watermark group of the task how far the reader of the task has come."""
         self._tell(EventTimeReached(epoch=self._tasks.attempts.of(task), task=task, time_us=time_us))
+
+    def step_full(self, task: TaskId, operator: OperatorId) -> None:
+        """Tell the master that a step of the task takes no more records."""
+        self._tell(StepFull(epoch=self._tasks.attempts.of(task), task=task, operator=operator))
 
     def catching_up(self, task: TaskId, operator: OperatorId, is_behind: bool) -> None:  # noqa: FBT001
         """Tell the master whether the source of the task is behind."""

@@ -509,6 +509,11 @@ class Task:
         if self._polling is not None and self._life.state.reads:
             self._polling.group_time(time_us, now)
 
+    def end_data(self) -> None:
+        """Nothing needs the records of the source any more: the source is not read again, and its data has ended."""
+        if self._polling is not None:
+            self._polling.end()
+
     def handle_event(self, operator: OperatorId, event: bytes) -> None:
         """Hand an event of an operator coordinator to its operator. Must be called only while the task `is_alive`."""
         self.chain.handle_event(operator, event)
