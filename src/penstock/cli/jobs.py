@@ -14,8 +14,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from penstock.api.job_names import job_slug
 from penstock.cli.reaching import Jobs, reaching_jobs
 from penstock.core.errors import NoAnswer, PeerError
+from penstock.terminal.plain_text import plain
 
 LISTED_WITHIN_S = 3.0
 """A job that says nothing for this long is listed with the state `NO_ANSWER`."""
@@ -59,13 +61,19 @@ def _view(jobs: Jobs, job: str) -> dict[str, Any] | None:
 
 def _table(jobs: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
-    table.add_column("job", no_wrap=True, overflow="fold", min_width=max(len(job["id"]) for job in jobs))
+    table.add_column("job", no_wrap=True, overflow="fold", min_width=max(len(_title(job)) for job in jobs))
     table.add_column("state", no_wrap=True, min_width=max(len(job["state"]) for job in jobs))
     for title in ("slots", "restarts", "rows read", "checkpoints", "last"):
         table.add_column(title, justify="right")
     for job in jobs:
-        table.add_row(job["id"], job["state"], *([] if job["state"] == NO_ANSWER else _numbers(job)))
+        table.add_row(_title(job), job["state"], *([] if job["state"] == NO_ANSWER else _numbers(job)))
     return table
+
+
+def _title(job: dict[str, Any]) -> str:
+    """The id of a job. The id of a job elsewhere does not say the job's name: the name comes first."""
+    name = plain(job.get("name", job["id"]))
+    return str(job["id"]) if job["id"].startswith(job_slug(name)) else f"{name} {job['id']}"
 
 
 def _numbers(job: dict[str, Any]) -> list[str]:

@@ -60,7 +60,7 @@ def job_of(name: str, view: JobView, plan: Plan | None, settings: Mapping[str, A
         **everything,
         "plan": None if plan is None else plan_of(plan),
         "graph": None if plan is None else as_svg(plan),
-        "settings": settings or {},
+        "settings": plain(settings or {}),
     }
 
 
