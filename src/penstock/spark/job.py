@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,10 +38,12 @@ from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.recovery.places import is_full
 from penstock.core.recovery.roots import below
 from penstock.core.recovery.tenure import Tenure
-from penstock.core.views import CheckpointDetails
+from penstock.core.timeline_html import timeline_html
+from penstock.core.views import CheckpointDetails, CheckpointStatus
 from penstock.net.control_server import ControlServer
 from penstock.net.zeromq import ZmqTransport
 from penstock.plan.graph import Plan
+from penstock.plan.picture import as_svg
 from penstock.ports import Leader
 from penstock.runtime.master.driver import MasterDriver, SnapshotRequest
 from penstock.runtime.master.readings import Reading
@@ -49,6 +52,7 @@ from penstock.spark import shared_folders
 from penstock.spark.background import ThreadBackground
 from penstock.spark.clock import WallClock
 from penstock.spark.control import handle
+from penstock.spark.described import inputs_of
 from penstock.spark.interrupts import JOBS, Running
 from penstock.spark.job_lines import JobLines
 from penstock.spark.live_state import HeldCheckpoint, LiveState, held_while
@@ -168,6 +172,17 @@ class Job:
 
     def __repr__(self) -> str:
         return f"<Job {self.name!r} {self._view.state.value}>"
+
+    def _repr_html_(self) -> str:
+        """The job in a notebook: its view, its graph, and the timeline of its newest checkpoint that has ended."""
+        plan, view = self.plan(), self._view
+        ended = next((c for c in self.checkpoints if c.status is not CheckpointStatus.IN_PROGRESS), None)
+        newest = "" if ended is None else f"<div><strong>{escape(ended.summary())}</strong>"
+        if ended is not None:
+            newest += f"{timeline_html(ended, inputs_of(plan))}</div>"
+        # The graph is drawn in dark lines, and a notebook may be dark.
+        graph = "" if plan is None else f'<div style="background:#fff;overflow-x:auto">{as_svg(plan)}</div>'
+        return f"<div><strong>{escape(self.name)}</strong>{view._repr_html_()}{graph}{newest}</div>"
 
     def view(self) -> JobView:
         """The job as it was at most a tenth of a second ago. The state, the attempt and the number of restarts are
