@@ -146,6 +146,11 @@ class SourceReader(ABC):
         """Every split that is not read to its end, with its position, such that `Source.open` of these splits gives
         exactly the records that `poll` has not returned yet."""
 
+    def snapshot_for(self, checkpoint: int) -> list[bytes]:  # noqa: ARG002  # most readers need no number
+        """The same as `snapshot`, which it calls, for a reader that has to know what it returned when
+        `checkpoint_completed` names the checkpoint."""
+        return self.snapshot()
+
     def add_splits(self, splits: Sequence[bytes]) -> None:
         """Read these splits too, after the splits that the reader has. Only called if the source `discovers` splits.
         The call may come after `poll` has returned `End`; `poll` then returns records again."""
