@@ -108,6 +108,7 @@ if TYPE_CHECKING:
     from penstock.connectors.files import files
     from penstock.connectors.generated import generate
     from penstock.connectors.json_sink import json
+    from penstock.connectors.kafka.sink import kafka_sink
     from penstock.connectors.kafka.source import kafka
     from penstock.connectors.parquet import parquet
     from penstock.connectors.sockets import socket
@@ -238,6 +239,7 @@ _HOMES = {
     "penstock.connectors.json_sink": ("json",),
     "penstock.connectors.files": ("files",),
     "penstock.connectors.generated": ("generate",),
+    "penstock.connectors.kafka.sink": ("kafka_sink",),
     "penstock.connectors.kafka.source": ("kafka",),
     "penstock.connectors.parquet": ("parquet",),
     "penstock.connectors.sockets": ("socket",),
@@ -402,6 +404,7 @@ __all__ = [
     "ha_files",
     "json",
     "kafka",
+    "kafka_sink",
     "last",
     "list_state",
     "map_state",

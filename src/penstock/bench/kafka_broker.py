@@ -135,7 +135,7 @@ class KafkaBroker:
             )
         deadline = time.monotonic() + STARTS_WITHIN_S
         while not self._answers():
-            if not self.is_running or time.monotonic() >= deadline:
+            if self._process.poll() is not None or time.monotonic() >= deadline:
                 text = (self._folder / "log").read_text(encoding="utf-8", errors="replace")[-2_000:]
                 self.kill()
                 raise ExternalError(f"the broker did not start: {text}", retry=Retry.LATER)
@@ -180,7 +180,7 @@ class KafkaBroker:
             from confluent_kafka import KafkaException
             from confluent_kafka.admin import AdminClient
 
-            quiet = {"bootstrap.servers": self.bootstrap, "log_level": 0}
+            quiet: dict[str, Any] = {"bootstrap.servers": self.bootstrap, "log_level": 0}
             try:
                 return bool(AdminClient(quiet).list_topics(timeout=_ASK_S).brokers)
             except KafkaException:

@@ -121,18 +121,28 @@ def known_topics(cluster: Connection, *, within_s: float = CONNECT_WITHIN_S) -> 
             return admin, sorted(found.topics)
 
 
-def described(admin: Any, cluster: Connection, names: Sequence[str]) -> list[TopicInfo]:
-    """What the cluster says of these topics. Raises `UsageError` if a topic does not exist or may not be seen."""
+def described(admin: Any, cluster: Connection, names: Sequence[str], *, to_write: bool = False) -> list[TopicInfo]:
+    """What the cluster says of these topics. Raises `UsageError` if a topic does not exist, and `ExternalError` if the
+    user may not read it, or may not write it."""
     from confluent_kafka import KafkaException, TopicCollection
+    from confluent_kafka.admin import AclOperation
 
+    needed = AclOperation.WRITE if to_write else AclOperation.READ
     found: list[TopicInfo] = []
-    for name, future in admin.describe_topics(TopicCollection(list(names))).items():
+    asked = admin.describe_topics(TopicCollection(list(names)), include_authorized_operations=True)
+    for name, future in asked.items():
         try:
             topic = future.result(CONNECT_WITHIN_S)
         except KafkaException as error:
             raise explained(error.args[0], cluster, topic=name, admin=admin) from error
         except TimeoutError as error:
             raise _away(cluster, "the cluster does not say which topics it has") from error
+        allowed = topic.authorized_operations
+        if allowed is not None and needed not in allowed:
+            raise ExternalError(
+                f"Kafka at {cluster.bootstrap} does not let this user {needed.name.lower()} topic {name!r}",
+                hint=f"grant the user the right to {needed.name.lower()} the topic",
+            )
         found.append(TopicInfo(name=name, partitions=len(topic.partitions), id=str(topic.topic_id or "")))
     return found
 

@@ -207,7 +207,7 @@ class PartitionFetcher:
             return
         count = len(messages)
         partitions = np.fromiter(map(Message.partition, messages), np.int32, count)
-        topics = list(map(Message.topic, messages))
+        topics: list[Any] = list(map(Message.topic, messages))
         if partitions.min() == partitions.max() and topics.count(topics[0]) == count:
             yield from self._chunk((topics[0], int(partitions[0])), messages)
             return
