@@ -7,6 +7,7 @@ the markers as well, as records by lane, for savepoints that are older than the 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ from penstock.connectors.kafka.connection import CONNECT_WITHIN_S, Connection, d
 from penstock.connectors.kafka.replay import Lane, Prepared
 from penstock.core.errors import ExternalError, Retry
 
-COMMIT_WITHIN_S = 120.0
-"""A commit that has not ended after this time fails the attempt; the next attempt finds out whether it happened."""
+COMMIT_WITHIN_S = 30.0
+"""A step of a commit that has not ended after this time fails the attempt. The next attempt finds out whether the step
+happened."""
+CLOSE_WITHIN_S = 5.0
 TRANSACTION_TIMEOUT_MS = 300_000
-_TRY_S = 10.0
+_TRY_S = 5.0
 _SLICE_RECORDS = 20_000
 _QUEUE_RECORDS = 400_000
 _QUEUE_BYTES = 256 * 1024 * 1024
@@ -177,29 +180,32 @@ class KafkaLane(Lane):
         """Let go of the producer. An open transaction is aborted by whoever opens the lane next."""
         producer, self._producer, self._group = self._producer, None, None
         if producer is not None:
-            producer.purge()
-            producer.close(0)
+            _in_time(lambda: _let_go(producer), CLOSE_WITHIN_S)
 
-    def _until(self, call: Any, what: str) -> None:
+    def _until(self, call: Callable[[], None], what: str) -> None:
         """Call until the call succeeds: a call that timed out goes on, when it is made again, where it was."""
         from confluent_kafka import KafkaException
 
         deadline = time.monotonic() + COMMIT_WITHIN_S
         while True:
             try:
-                call()
+                if not _in_time(call, COMMIT_WITHIN_S):
+                    raise self._late(what, "the client does not return")
             except KafkaException as error:
                 reason = error.args[0]
                 if not reason.retriable() or reason.fatal():
                     raise
                 if time.monotonic() >= deadline:
-                    raise ExternalError(
-                        f"{what} within {COMMIT_WITHIN_S:.0f} s: {reason.str()}",
-                        hint=f"see that the brokers at {self._target.cluster.bootstrap} run",
-                        retry=Retry.LATER,
-                    ) from error
+                    raise self._late(what, reason.str()) from error
             else:
                 return
+
+    def _late(self, what: str, why: str) -> ExternalError:
+        return ExternalError(
+            f"{what} within {COMMIT_WITHIN_S:.0f} s: {why}",
+            hint=f"see that the brokers at {self._target.cluster.bootstrap} run",
+            retry=Retry.LATER,
+        )
 
     def _explained(self, error: Any) -> Exception:
         reason = error.args[0]
@@ -213,6 +219,33 @@ class KafkaLane(Lane):
         if reason.txn_requires_abort() or reason.fatal():
             return ExternalError(f"a transaction failed: {reason.str()} ({reason.name()})", retry=Retry.LATER)
         return explained(reason, self._target.cluster, topic=self._target.topic)
+
+
+def _in_time(call: Callable[[], None], within_s: float) -> bool:
+    """Make a call that may never return, whatever its time-out is: after a broker was away, librdkafka does not return
+    from `send_offsets_to_transaction`. Returns whether the call has ended in time. A call that has not is left behind
+    with its client, which can do no harm: whoever opens the lane next fences the client."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001  # raised below
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="penstock-kafka-call", daemon=True)
+    thread.start()
+    thread.join(within_s)
+    if thread.is_alive():
+        return False
+    if errors:
+        raise errors[0]
+    return True
+
+
+def _let_go(producer: Any) -> None:
+    producer.purge()
+    producer.close(0)
 
 
 def produce(
