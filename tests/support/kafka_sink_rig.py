@@ -22,10 +22,10 @@ from penstock.spark.kept_files import StoredFiles
 STEPS = ("open", "begin", "produce", "mark", "commit-before", "commit-during", "commit-after")
 
 
-def sink_at(bootstrap, topic, root, *, run="run", topic_id="", on_unknown="fail", marker_topic=None, **encoding):
+def sink_at(bootstrap, target_topic, root, *, run="run", topic_id="", on_unknown="fail", marker_topic=None, **encoding):
     """A sink as a job has it."""
     delivery = encoding.pop("delivery", "exactly-once")
-    target = Target(cluster=connection(bootstrap, None), topic=topic, marker_topic=marker_topic)
+    target = Target(cluster=connection(bootstrap, None), topic=target_topic, marker_topic=marker_topic)
     return TopicSink(
         writing=Writing(
             target=target,

@@ -7,6 +7,7 @@ the markers as well, as records by lane, for savepoints that are older than the 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -180,7 +181,7 @@ class KafkaLane(Lane):
         """Let go of the producer. An open transaction is aborted by whoever opens the lane next."""
         producer, self._producer, self._group = self._producer, None, None
         if producer is not None:
-            _in_time(lambda: _let_go(producer), CLOSE_WITHIN_S)
+            _in_time(lambda: let_go(producer), CLOSE_WITHIN_S)
 
     def _until(self, call: Callable[[], None], what: str) -> None:
         """Call until the call succeeds: a call that timed out goes on, when it is made again, where it was."""
@@ -243,9 +244,13 @@ def _in_time(call: Callable[[], None], within_s: float) -> bool:
     return True
 
 
-def _let_go(producer: Any) -> None:
-    producer.purge()
-    producer.close(0)
+def let_go(producer: Any) -> None:
+    """Close a producer, whatever waits in the producer. A producer that failed for good says so once more."""
+    from confluent_kafka import KafkaException
+
+    with contextlib.suppress(KafkaException):
+        producer.purge()
+        producer.close(0)
 
 
 def produce(

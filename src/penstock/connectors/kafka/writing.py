@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.api.connector import KeptFiles, SinkWriter, WriterContext
 from penstock.connectors.kafka.connection import explained, made
 from penstock.connectors.kafka.encoding import Encoding
-from penstock.connectors.kafka.lanes import COMMIT_WITHIN_S, PRODUCER, KafkaLane, Target, produce
+from penstock.connectors.kafka.lanes import COMMIT_WITHIN_S, PRODUCER, KafkaLane, Target, let_go, produce
 from penstock.connectors.kafka.replay import OnUnknown, Prepared, Replay, decoded_prepared
 from penstock.core.errors import ExternalError, Retry, StorageError
 
@@ -252,6 +252,5 @@ class DirectWriter(SinkWriter):
 
     def _let_go(self) -> None:
         if self._producer is not None:
-            self._producer.purge()
-            self._producer.close(0)
+            let_go(self._producer)
             self._producer = None
