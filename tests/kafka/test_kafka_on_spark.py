@@ -31,11 +31,6 @@ def fill(broker, topic, first=0, count=COUNT):
         produce(broker, topic, (json.dumps(row).encode() for row in rows), partition=partition)
 
 
-class Same(ps.KeyedFunction):
-    def on_row(self, row, context):
-        return {"key": row["key"], "n": row["n"]}
-
-
 def environment(spark, folder, **options):
     return ps.Environment(
         spark,
@@ -75,6 +70,10 @@ def seen(broker, topic):
 def test_every_record_goes_from_topic_to_topic_once_and_in_order_while_workers_and_the_broker_are_killed(
     spark, kafka_broker, tmp_path
 ):
+    class Same(ps.KeyedFunction):
+        def on_row(self, row, context):
+            return {"key": row["key"], "n": row["n"]}
+
     source = fresh_topic(kafka_broker, partitions=PARTITIONS)
     target = fresh_topic(kafka_broker, partitions=3)
     fill(kafka_broker, source)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.connectors.file_formats import JsonLines, Treatment, Unreadable
+from penstock.connectors.file_formats import JsonLines, Treatment, Unreadable, objects_in
 
 _REFUSED = (Unreadable, pa.ArrowException, UnicodeDecodeError, msgspec.DecodeError)
 _SHOWN_LETTERS = 200
@@ -63,7 +63,11 @@ class JsonRecords(RecordFormat):
         if lines.count(b"\n") >= len(values) or b"\r" in lines:
             # A line break can stand between the parts of an object, and nowhere else: in a text it is escaped.
             lines = b"\n".join(value.replace(b"\n", b" ").replace(b"\r", b" ") for value in values)  # type: ignore[union-attr]
-        return JsonLines(self.schema).decode(lines + b"\n")
+        lines.decode()
+        # Arrow takes objects that are spread over lines, and a line that is `null` ends the process.
+        if objects_in(lines) != len(values):
+            raise Unreadable("the value is empty")
+        return JsonLines(self.schema).parsed(lines + b"\n", rows=len(values))
 
 
 @dataclass(frozen=True, kw_only=True)
