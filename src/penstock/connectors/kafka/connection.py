@@ -22,6 +22,7 @@ Setting = str | int | float | bool | Secret
 CONNECT_WITHIN_S = 15.0
 """How long the first call of a job waits for a broker."""
 _ASK_S = 2.0
+_HANDSHAKE = "SSL handshake failed"
 _OWN = (
     "bootstrap.servers",
     "group.id",
@@ -156,7 +157,7 @@ def explained(error: Any, cluster: Connection, *, topic: str | None = None, admi
             f"{at} refuses the user or the password: {text}",
             hint="see sasl.username, sasl.password and sasl.mechanism in config=",
         )
-    if name == "_SSL":
+    if name == "_SSL" or _HANDSHAKE in text:
         return ExternalError(
             f"no encrypted connection to {at} came up: {text}",
             hint="see security.protocol and ssl.ca.location in config=, and that the port is the one for TLS",
@@ -177,7 +178,8 @@ def explained(error: Any, cluster: Connection, *, topic: str | None = None, admi
 
 def _is_final(error: Any) -> bool:
     """Whether waiting cannot help."""
-    return error.name() in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM", "_SSL")
+    refusals = ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM", "_SSL")
+    return error.name() in refusals or _HANDSHAKE in error.str()
 
 
 def _away(cluster: Connection, text: str) -> ExternalError:
