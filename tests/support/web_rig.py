@@ -65,7 +65,7 @@ def make_plan(parallelism=2, *, name="window"):
             inputs=(Input(node=1, partitioning=Partitioning.HASH, keys=("auction",)),),
         ),
     )
-    return build_plan(nodes, parallelism=parallelism, max_parallelism=128)
+    return build_plan(nodes, parallelism=parallelism, max_parallelism=max(128, parallelism))
 
 
 def totals(rows, *, busy=400.0, waiting=100.0, blocked=300.0, idle=200.0, **more):
