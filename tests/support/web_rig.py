@@ -294,6 +294,11 @@ class Played:
     def cancel(self):
         self._do("cancel")
 
+    def log_lines(self, *, after=0, slot=None, lines=200):
+        place = {"operator": "window", "subtask": 1}
+        line = {"time": BEGAN, "slot": slot, "level": "INFO", "logger": "x", **place, "text": "it was said"}
+        return {"lines": [line, {**line, "logger": "print", "text": "printed"}], "next": 2, "left_out": 0}
+
 
 REFUSED = SnapshotFailed("the savepoint failed: the disk is full")
 

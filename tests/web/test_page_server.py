@@ -63,6 +63,17 @@ def test_the_log_of_the_driver_is_served(closed):
     assert httpx.get(f"{address}/jobmanager/log").text == text
 
 
+def test_the_logs_of_slots_are_served(closed):
+    address = show(ps.Web(port=0))
+    manager = httpx.get(f"{address}/taskmanagers").json()["taskmanagers"][1]["id"]
+    (named,) = httpx.get(f"{address}/taskmanagers/{manager}/logs").json()["logs"]
+    assert named["name"] == "slot-1.log"
+    text = httpx.get(f"{address}/taskmanagers/{manager}/logs/slot-1.log").text
+    assert text.splitlines()[0].endswith("INFO x window[1]: it was said")
+    assert httpx.get(f"{address}/taskmanagers/{manager}/stdout").text == "printed\n"
+    assert httpx.get(f"{address}/taskmanagers/{manager}/logs/other").status_code == 404
+
+
 def test_warnings_of_a_program_without_logging_are_still_shown(monkeypatch):
     shown, root, own = [], logging.getLogger(), logging.getLogger("penstock")
 
@@ -75,6 +86,7 @@ def test_warnings_of_a_program_without_logging_are_still_shown(monkeypatch):
     monkeypatch.setattr(logging, "lastResort", Last(logging.WARNING))
     kept = RecentLines()
     own.addHandler(kept)
+    own.addHandler(RecentLines())
     logging.getLogger("penstock.some.part").warning("first")
     logging.getLogger("penstock.some.part").info("no warning")
     root.addHandler(logging.NullHandler())

@@ -307,6 +307,11 @@ def all_routes(acting: Acting) -> list[Route]:
     ]
 
 
+def further_route(path: str) -> Route:
+    """An address that another part of Penstock answers."""
+    return _get(path, own.metrics, content=Content.METRICS, by="further", is_flinks=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """The route of a request, and the parameters of its path."""

@@ -29,7 +29,8 @@ from penstock.web.acting import Acting
 from penstock.web.actions import Actions
 from penstock.web.app import App
 from penstock.web.archive import Archive
-from penstock.web.logs import RecentLines
+from penstock.web.ids import job_id
+from penstock.web.logs import DriverAndSlots, Logs, RecentLines
 from penstock.web.routes import all_routes
 from penstock.web.watched_jobs import ShownJob, WatchedJobs
 
@@ -58,7 +59,7 @@ class Server:
             archived=lambda document: None if archive is None else archive.write(document),
         )
         self._logs = RecentLines()
-        self._about = _About(self._logs)
+        self._about = _About(DriverAndSlots(self._logs, self._lines_of))
         acting = Acting(Actions(self._executor, clock_ms, _draw_name), self.jobs.driven, self.jobs.folders)
         names = [web.host if ":" not in web.host else f"[{web.host}]", *web.names]
         app = App(
@@ -100,6 +101,10 @@ class Server:
         self._thread.join(STOP_WITHIN_S)
         self._executor.shutdown(wait=False, cancel_futures=True)
         logging.getLogger("penstock").removeHandler(self._logs)
+
+    def _lines_of(self, job: str) -> Callable[..., dict[str, Any]] | None:
+        found = self.jobs.driven(job_id(job))
+        return None if found is None else found.driven.log_lines
 
     @property
     def is_running(self) -> bool:
@@ -164,7 +169,7 @@ def _further() -> dict[str, Callable[[WatchedJobs], tuple[bytes, str]]]:
 class _About(dict[str, Any]):
     """What is known about this process. The numbers that change are looked up when they are asked for."""
 
-    def __init__(self, logs: RecentLines) -> None:
+    def __init__(self, logs: Logs) -> None:
         try:
             own = version("penstock")
         except PackageNotFoundError:

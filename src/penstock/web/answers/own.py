@@ -88,6 +88,11 @@ def description(_asked: Asked) -> Document:
     raise Refused(404, "the server answers this address in another way")
 
 
+def metrics(_asked: Asked) -> Document:
+    """The metrics of all jobs, for Prometheus."""
+    raise Refused(404, "the server answers this address in another way")
+
+
 def login(_asked: Asked) -> Document:
     """The page on which a browser gives the token."""
     raise Refused(404, "the server answers this address in another way")
