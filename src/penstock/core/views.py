@@ -4,12 +4,14 @@ machine."""
 from __future__ import annotations
 
 from enum import Enum
+from html import escape
 
 import msgspec
 
 from penstock.core.ids import CheckpointId, Instant, TaskId, VertexId
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import SnapshotKind
+from penstock.core.timeline_html import timeline_html
 from penstock.core.view_texts import count_of, duration_text, size_text, time_text
 
 
@@ -164,6 +166,10 @@ class CheckpointDetails(CheckpointView, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"<{self.summary()}>"
+
+    def _repr_html_(self) -> str:
+        """The checkpoint with the timeline of its subtasks, for notebooks."""
+        return f"<div><strong>{escape(self.summary())}</strong>{timeline_html(self)}</div>"
 
 
 class RestoredView(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from penstock.api.backends import StateBackend, as_state_settings
@@ -62,7 +63,9 @@ from penstock.spark.interrupts import spare_jobs
 from penstock.spark.java import session_of
 from penstock.spark.job import Job, MasterParts, Seek
 from penstock.spark.launching import Launcher
+from penstock.spark.live_line import shown_progress
 from penstock.spark.looking import SparkRunner
+from penstock.spark.overrides import overridden
 from penstock.spark.page import chosen_web, show
 from penstock.spark.preflight import (
     check_host,
@@ -146,9 +149,18 @@ class Environment(Program):
         web: bool | Web | None = None,
     ) -> None:
         # Called first: at this point the local variables are the arguments, and no others.
-        given = locals()
+        given = overridden(locals())
         spark = session_of(spark)
         check_session(spark)
+        parallelism, max_parallelism, spare_slots = (
+            given[name] for name in ("parallelism", "max_parallelism", "spare_slots")
+        )
+        checkpointing, restart, network, slots = (
+            given[name] for name in ("checkpointing", "restart", "network", "slots")
+        )
+        source_batch_rows, state_backend, landing = (
+            given[name] for name in ("source_batch_rows", "state_backend", "landing")
+        )
         if problems := argument_problems(given):
             raise SettingsError(problems)
         if checkpointing is None:
@@ -176,6 +188,11 @@ class Environment(Program):
         self._landing = FileStore(landing, options=self._options) if landing is not None else None
         self._directories: list[Path] = []
         self._web = chosen_web(web)
+
+    @property
+    def spark(self) -> Any:
+        """The session that the job runs on."""
+        return self._spark
 
     def from_dataframe(self, frame: Any, *, name: str | None = None) -> Stream:
         """A stream of the rows of a batch DataFrame. The DataFrame may come from any Spark SQL.
@@ -399,6 +416,8 @@ class Environment(Program):
             attempt=attempt,
             seek=seek,
             waiting=standby_view(job),
+            spark=self._spark,
+            settings=msgspec.to_builtins(self.settings),
         )
 
     def restore_plan(self, restore: Restore | str | os.PathLike[str]) -> RestorePlan:
@@ -418,9 +437,14 @@ class Environment(Program):
         *,
         restore: Restore | str | os.PathLike[str] | None = None,
         fresh: bool = False,
+        quiet: bool = False,
     ) -> JobView:
         """Start the job, as `start` does, and wait for its end. Returns the last view of the job. Ctrl-C cancels the
         job; if the program is run again, the job goes on from its newest checkpoint.
+
+        Meanwhile a line on standard error shows how the job goes: events a second, how far the watermark is behind,
+        how old the newest checkpoint is, and restarts. Where standard error is no terminal, a line is printed every ten
+        seconds. `quiet` shows nothing.
 
         Raises:
             JobFailed: the job failed for good; the cause is in the text.
@@ -428,7 +452,8 @@ class Environment(Program):
         """
         job = self.start(name, restore=restore, fresh=fresh)
         try:
-            return job.wait()
+            with shown_progress(name, job.view, WallClock(), quiet=quiet):
+                return job.wait()
         except KeyboardInterrupt:
             job._stop_interrupted()  # noqa: SLF001  # private, since no other code may say that Ctrl-C was pressed
             raise

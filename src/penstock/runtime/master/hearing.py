@@ -40,7 +40,6 @@ from penstock.core.messages import (
     WantsToEnd,
     WorkerLog,
 )
-from penstock.runtime import worker_logs
 from penstock.runtime.full_steps import UnneededSources
 from penstock.runtime.master.alignment import GroupTimes
 from penstock.runtime.master.closing import Closing
@@ -81,7 +80,7 @@ class Hearing:
                     f"the registration of {message.slot} came to a part that hears registered slots only"
                 )
             case WorkerLog():
-                worker_logs.tell(message)
+                self._progress.said(message)
             case LoopStuck():
                 feed_job(self._progress.slot_stuck(message, self._decisions.now))
             case TasksLoading():

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.core.ids import Instant, JobId, SlotId, TaskId
 from penstock.core.job.events import AttemptEnded, FailureCause, RegionEnded, SlotLoading, SlotMute, SlotStuck
 from penstock.core.job.stuck import Stuckness
-from penstock.core.messages import LoopStuck, Register, TaskFailed, TasksLoading
+from penstock.core.messages import LoopStuck, Register, TaskFailed, TasksLoading, WorkerLog
 from penstock.plan.graph import Plan
+from penstock.runtime import worker_logs
 from penstock.runtime.facts import SlotFacts
 from penstock.runtime.master.chronicle import Chronicle
 from penstock.runtime.pulse import Stuck
@@ -40,9 +41,18 @@ class Totals:
 class JobProgress:
     """Collects the reports of slots, one attempt after another."""
 
-    def __init__(self, job: JobId, plan: Plan, *, stuck_after_ms: int = 0) -> None:
-        """A mute slot is shown as stuck when its loop has not turned for `stuck_after_ms`."""
+    def __init__(
+        self,
+        job: JobId,
+        plan: Plan,
+        *,
+        stuck_after_ms: int = 0,
+        lines: Callable[[WorkerLog], None] = lambda _: None,
+    ) -> None:
+        """A mute slot is shown as stuck when its loop has not turned for `stuck_after_ms`. `lines` keeps what slots log
+        and print, for those who ask."""
         self._job = job
+        self._lines = lines
         self._stuck_after_ms = stuck_after_ms
         self._plan = plan
         """The plan of the attempt that the metrics belong to."""
@@ -118,6 +128,11 @@ class JobProgress:
             where = f"step {told.operator!r}, subtask {told.subtask}, has been {told.doing} for {step_s:.1f} s"
         text = "slot %d of job %s has been restoring its tasks for %.1f s, and its process lives; %s:\n%s"
         log.warning(text, slot.number, self._job, told.loading_ms / 1_000, where, told.stack or "(no stack)")
+
+    def said(self, message: WorkerLog) -> None:
+        """A slot hands over what its code has logged and printed."""
+        worker_logs.tell(message, self._job)
+        self._lines(message)
 
     def slot_turns(self, slot: SlotId, now: Instant) -> None:
         """The loop of a slot turns."""
