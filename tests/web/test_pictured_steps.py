@@ -64,7 +64,7 @@ def test_a_window_says_what_it_computes():
             .aggregate(n=ps.count(), top=ps.max("price"))
         )
     )
-    assert found["window"] == "n = count(), top = max(price) by item, windows: 10 s"
+    assert found["window"] == "n = count(), top = max(price) by item, windows: tumbling 10 s"
     assert found["watermark"] == "event time is ts; records are late by up to 2.0 s"
 
 
