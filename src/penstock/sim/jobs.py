@@ -248,6 +248,8 @@ class Workload:
     """Which pattern the job looks for, in the shape `MATCHES`."""
     induces: bool = False
     """Whether marks in the data say where checkpoints begin."""
+    replays: bool = False
+    """Whether sinks that commit in the slots replay what they kept, as the Kafka sink does."""
     align: Alignment | None = None
     """How far a source may read ahead of the other sources, in the shapes with event time; None: as far as it likes."""
 
