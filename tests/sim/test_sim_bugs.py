@@ -36,7 +36,9 @@ from penstock.settings import FixedDelay, Mode, Retention
 from penstock.sim.disk import Disk
 from penstock.sim.external import system_of
 from penstock.sim.faults import ConnectionLoss, CrashAfterCheckpoint, SlotCrash
-from penstock.sim.jobs import Shape, SimReader, SimSink, SimWriter
+from penstock.sim.inputs import SimReader
+from penstock.sim.jobs import Shape
+from penstock.sim.outputs import SimSink, SimWriter
 from penstock.sim.rules import Rule
 from penstock.sim.scenario import Scenario
 from penstock.sim.simulation import Parts

@@ -16,19 +16,9 @@ from penstock.plan.graph import Plan
 from penstock.sim.drawn_jobs import VERTICES
 from penstock.sim.expected import expected_rows
 from penstock.sim.external import ExternalSystem, enter, leave
-from penstock.sim.jobs import (
-    PAIRS,
-    SCHEMA,
-    TICK_US,
-    Shape,
-    SimSink,
-    SimSource,
-    Workload,
-    decode_positions,
-    make_inputs,
-    rows_of,
-    source_of,
-)
+from penstock.sim.inputs import SimSource, decode_positions, make_inputs, rows_of, source_of
+from penstock.sim.jobs import PAIRS, SCHEMA, TICK_US, Shape, Workload
+from penstock.sim.outputs import SimSink
 from penstock.sim.shapes import make_plan
 from penstock.sim.world import World
 

@@ -77,6 +77,8 @@ class WhereStep:
     has_changes: bool = False
     """Whether the records are changes of rows. Of an update whose one half meets the condition the other half is left
     out, and the half that stays becomes a `delete` or an `insert`."""
+    written: str = ""
+    """The condition as the user wrote it, for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +116,8 @@ class SelectStep:
     schema: pa.Schema
     """The schema of the output."""
     explosion: Explosion | None = None
+    written: str = ""
+    """The columns as the user wrote them, for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +166,15 @@ class SampleStep:
     schema: pa.Schema
 
 
+REQUESTS, WAITING = "penstock.requests", "penstock.waiting"
+"""The names of the lists in snapshots with the rows that wait: for an async function, or for a broadcast stream."""
+
+
+def _rows_of(name: str, schema: pa.Schema) -> dict[str, DeclaredState]:
+    """A list of rows that a step keeps."""
+    return {name: DeclaredState(kind="rows", type=", ".join(f"{field.name}: {field.type}" for field in schema))}
+
+
 @dataclass(frozen=True, kw_only=True)
 class AsyncMapStep:
     """An async function from a row, or from a batch, to rows."""
@@ -178,6 +191,11 @@ class AsyncMapStep:
     """The columns by which the rows reach the subtasks; empty if they do not go by key."""
     schema: pa.Schema
     """The schema of the output."""
+
+    @property
+    def declared_states(self) -> dict[str, DeclaredState]:
+        """The rows that the function was asked about and has not answered."""
+        return _rows_of(REQUESTS, self.input_schema)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,6 +250,8 @@ class KeyedProcessStep:
     """Whether the broadcast input has event time, and so holds back the event time of the step."""
     wait: WaitFor | None = None
     """What the keyed records wait for; None if they do not wait."""
+    waiting_schema: pa.Schema | None = None
+    """The schema of the keyed records; set if they wait for something."""
     has_event_time: bool = True
     """Whether there is a watermark before the step. Without a watermark, an event-time timer fires only at the end of
     all data."""
@@ -252,8 +272,9 @@ class KeyedProcessStep:
 
     @property
     def declared_states(self) -> dict[str, DeclaredState]:
-        """What the function says about its states."""
-        return _declared(self.function)
+        """What the function says about its states, and the records that wait."""
+        waiting = {} if self.waiting_schema is None else _rows_of(WAITING, self.waiting_schema)
+        return {**_declared(self.function), **waiting}
 
     @property
     def declared_keys(self) -> tuple[str, ...]:

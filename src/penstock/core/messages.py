@@ -137,6 +137,10 @@ class SnapshotMetrics(msgspec.Struct, frozen=True, kw_only=True):
     checkpointed_bytes: int = 0
     """Bytes written for this checkpoint; fewer than the state's size if the checkpoint is incremental."""
     unaligned: bool = False
+    waited_for: TaskId | None = None
+    """The upstream task whose barrier came last, if the task had to wait for the barriers of several."""
+    rows_in: int = 0
+    """How many records the task of a source had read at the barrier, in this attempt."""
 
 
 # --- slot to master ----------------------------------------------------------------------
@@ -161,6 +165,8 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     epoch: Epoch
     metrics: dict[str, dict[str, float]] = {}
     """Task id as text -> name -> value."""
+    process: dict[str, float] = {}
+    """Memory and processor time of the slot's process, by name."""
 
 
 class LoopStuck(Message, frozen=True, kw_only=True):
@@ -205,6 +211,12 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     step: str | None = None
     """The name of the step whose code logged the line; None if the line came from no step."""
+    subtask: int | None = None
+    """The subtask of that step."""
+    checkpoint: int | None = None
+    """The checkpoint that the line is about, if the logging code said so (`extra={"checkpoint": 7}`)."""
+    when: Instant | None = None
+    """When the line was logged, by the clock of the slot's host."""
 
 
 class WorkerLog(Message, frozen=True, kw_only=True):
@@ -212,6 +224,8 @@ class WorkerLog(Message, frozen=True, kw_only=True):
 
     slot: SlotId
     lines: tuple[LogLine, ...]
+    """Lines of the level 0 were not logged: code of the program has written them to its standard output or its
+    standard error, which is then the name of the logger."""
     dropped: int = 0
     """How many more lines were logged and are not sent."""
     printed: tuple[str, ...] = ()

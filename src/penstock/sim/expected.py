@@ -13,14 +13,17 @@ from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.plan.graph import Partitioning
 from penstock.runtime.task.operators.source import SPLITS
 from penstock.sim.changing_joins import expected_changes
-from penstock.sim.jobs import Row, Shape, Workload, decode_positions, rows_of, source_of
+from penstock.sim.inputs import Row, decode_positions, rows_of, source_of
+from penstock.sim.jobs import Shape, Workload
 from penstock.sim.joining import expected_join, expected_table_join, table_join_kind
 from penstock.sim.matching import expected_matches
 from penstock.sim.meeting import expected_meetings
 from penstock.sim.on_driver import unfound_splits
+from penstock.sim.plan_nodes import SINK
 from penstock.sim.ranking import expected_choice
+from penstock.sim.row_functions import BUCKETS
 from penstock.sim.running import expected_units
-from penstock.sim.shapes import BUCKETS, SECOND_SINK, SINK
+from penstock.sim.shapes import SECOND_SINK
 from penstock.sim.window_kinds import WindowKind, expected_windows
 
 Order = Callable[[Row, int], Hashable]

@@ -25,7 +25,17 @@ from penstock.sim.faults import (
     draw_slot_crashes,
     draw_task_errors,
 )
-from penstock.sim.jobs import APART, ASIDE, PAIRS, PLACED, TICK_US, Choice, Shape, Sought, Workload
+from penstock.sim.jobs import (
+    APART,
+    ASIDE,
+    PAIRS,
+    PLACED,
+    TICK_US,
+    Choice,
+    Shape,
+    Sought,
+    Workload,
+)
 from penstock.sim.joining import draw_joining
 from penstock.sim.kept_runs import draw_runs
 from penstock.sim.marking_hook import draw_hook
@@ -35,6 +45,9 @@ from penstock.sim.scenario import Scenario
 from penstock.sim.shapes import sinks_of
 from penstock.sim.user import UserRequest, Wish, draw_rescales, draw_savepoint_and_cancel
 from penstock.sim.window_kinds import BY_CLOCK, TIMED, WindowKind
+
+REPLAYING_SHARE = 0.2
+"""The share of worlds whose sinks replay what they kept."""
 
 
 def varied(random: Random, drawn: Scenario, duration_ms: int) -> Scenario:
@@ -57,7 +70,10 @@ def varied(random: Random, drawn: Scenario, duration_ms: int) -> Scenario:
         drawn = replace(drawn, workload=replace(drawn.workload, on_driver=spoiled))
     if drawn.again is not None and random.random() < 0.15:
         drawn = replace(drawn, again=draw_early_end(random, drawn.again))
-    return _with_other_steps(random, drawn)
+    drawn = _with_other_steps(random, drawn)
+    if random.random() < REPLAYING_SHARE:
+        drawn = replace(drawn, workload=replace(drawn.workload, replays=True))
+    return drawn
 
 
 def _with_other_steps(random: Random, drawn: Scenario) -> Scenario:

@@ -40,7 +40,6 @@ from penstock.core.messages import (
     WantsToEnd,
     WorkerLog,
 )
-from penstock.runtime import worker_logs
 from penstock.runtime.full_steps import UnneededSources
 from penstock.runtime.master.alignment import GroupTimes
 from penstock.runtime.master.closing import Closing
@@ -81,7 +80,7 @@ class Hearing:
                     f"the registration of {message.slot} came to a part that hears registered slots only"
                 )
             case WorkerLog():
-                worker_logs.tell(message)
+                self._progress.said(message)
             case LoopStuck():
                 feed_job(self._progress.slot_stuck(message, self._decisions.now))
             case TasksLoading():
@@ -103,6 +102,7 @@ class Hearing:
                 # coordinator is not told.
                 if not self._closing.is_decided:
                     feed_coordinator(TaskEnded(task=message.task, epoch=message.epoch))
+                self._progress.chronicle.task_ended(message.task, self._decisions.now)
                 feed_job(TaskDone(task=message.task, epoch=message.epoch))
             case Acknowledge():
                 feed_coordinator(Acknowledged(message=message))
@@ -125,6 +125,7 @@ class Hearing:
 
     def _on_heartbeat(self, message: Heartbeat) -> None:
         self._progress.slot_turns(message.slot, self._decisions.now)
+        self._progress.process_is(message.slot, message.process)
         self._decisions.feed_job(SlotTurned(slot=message.slot))
         # A slot that was replaced may still live, and report on tasks that another slot runs by now.
         if message.epoch == self._deployment.attempt and message.slot in self._decisions.lifecycle.slots:
