@@ -212,6 +212,10 @@ class Run:
             self.stored = StoredRun(blocks, buffer)
         self.keep_index_at(place)
 
+    def adopt(self, rows: pa.RecordBatch, buffer: pa.Buffer) -> None:
+        """The run was restored: its records lie in a file with these bytes."""
+        self.rows, self.stored = rows, StoredRun((rows,), buffer)
+
     def keep_index_at(self, place: RunPlace) -> None:
         """Move the index to a place."""
         builder = place.build()

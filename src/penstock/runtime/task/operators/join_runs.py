@@ -69,7 +69,7 @@ class JoinRuns:
         """`last_match` gives, from times that do not decrease, the last time of records that match. `mark_type` is the
         type of marks, None if there are no marks; `done` says which records are done by their marks."""
         self._last_match = last_match
-        self._mark_type = mark_type
+        self.mark_type = mark_type
         self._done = done
         self._merges: list[JoinMerge] = []
         """Merges under way, of runs from older to newer."""
@@ -113,10 +113,10 @@ class JoinRuns:
             rows, times, hashes, marks = rows.filter(pa.array(kept)), times[kept], hashes[kept], marks[kept]
         if rows.num_rows == 0:
             return
-        if self._mark_type is None:
+        if self.mark_type is None:
             marks = None
         elif marks is None:
-            marks = np.zeros(rows.num_rows, self._mark_type)
+            marks = np.zeros(rows.num_rows, self.mark_type)
         self.runs.append(Run(rows, times, hashes, marks))
         self._compact()
 
