@@ -105,6 +105,8 @@ def _with_other_steps(random: Random, drawn: Scenario) -> Scenario:
     takes = drawn.workload.shape in (Shape.KEYED, Shape.RUNNING) and drawn.workload.on_driver is None
     takes = takes and _is_exactly_once(drawn)
     drawn = _sorting(random, drawn) if takes and random.random() < 0.4 else drawn
+    if drawn.workload.shape in (Shape.JOIN, Shape.CHANGES):
+        drawn = _with_workload(drawn, replace(drawn.workload, runs=draw_runs(random)))
     if drawn.workload.shape is Shape.TABLE and random.random() < 0.5:
         return _with_workload(drawn, replace(drawn.workload, refreshes=True))
     return drawn

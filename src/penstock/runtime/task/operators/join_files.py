@@ -13,6 +13,7 @@ key groups at any parallelism.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -131,7 +132,7 @@ class JoinSnapshot:
             raise self.corrupt("has changed marks of a run without marks")
         rows, marks = (table.column(name).to_numpy() for name in (ROW, MARK))
         ends = np.cumsum([0, *counts])
-        self._changes = [(rows[begin:end], marks[begin:end]) for begin, end in zip(ends[:-1], ends[1:], strict=True)]
+        self._changes = [(rows[begin:end], marks[begin:end]) for begin, end in pairwise(ends)]
 
     def rows(self, number: int, data: pa.Buffer) -> list[pa.RecordBatch]:
         """The records of a run, from the bytes of its file; the run has at least one record. They lie in `data`."""

@@ -160,11 +160,8 @@ class JoinRuns:
             self._merges.append(merge)
             self._go_on(merge, pieces, self._background)
             return
-        made: list[Run] | None = None
-        for made in pieces:
-            pass
-        assert made is not None
-        self._replace(merge, made)
+        *_, made = pieces
+        self._replace(merge, made or [])
 
     def _go_on(self, merge: JoinMerge, pieces: Iterator[list[Run] | None], background: Background) -> None:
         """Do the next piece of a merge in the background."""

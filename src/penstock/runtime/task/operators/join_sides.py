@@ -127,9 +127,11 @@ class TwoSidedOperator(Operator):
         if context.fresh or not context.restored:
             return
 
-        def take_back(side: int, rows: pa.RecordBatch, marks: Marks, pending: bool) -> None:  # noqa: FBT001
-            if rows.num_rows:
-                self._take_back(self._hashed(rows, side), marks, pending=pending)
+        def take_back(given: Given) -> None:
+            for rows, marks in given.parts:
+                if rows.num_rows:
+                    marks_ = np.zeros(rows.num_rows, np.uint8) if marks is None else marks
+                    self._take_back(self._hashed(rows, given.side), marks_, pending=given.pending)
 
         self._passed.restore(state.load(take_back), context.key_groups)
 
@@ -165,7 +167,7 @@ class TwoSidedOperator(Operator):
             checkpoint,
             options,
             passed=self._passed.ranges(self.context.key_groups),
-            pending=[Given(side, True, of_side) for side, of_side in parts if of_side],
+            pending=[Given(side, of_side, pending=True) for side, of_side in parts if of_side],
         )
 
     def completed(self, checkpoint: CheckpointId) -> None:

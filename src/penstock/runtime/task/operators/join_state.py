@@ -12,7 +12,6 @@ from msgspec import UNSET
 
 from penstock.api.join_steps import RegularJoinStep, TwoSidedStep, moved
 from penstock.core.elements import CheckpointOptions
-from penstock.core.errors import UsageError
 from penstock.core.ids import CheckpointId, OperatorId
 from penstock.core.messages import OperatorState, StateFile
 from penstock.ports import Frame
@@ -20,7 +19,7 @@ from penstock.runtime.task.operators.base import OperatorContext, SnapshotWork, 
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.join_files import JoinRunsHeader, JoinSnapshot, SavedRun, encode_first
 from penstock.runtime.task.operators.join_marks import Changes, MarkLog, MarksRun
-from penstock.runtime.task.operators.join_run import Bits, Frozen, Int64s, Marks, Run, UInt32s, one_batch
+from penstock.runtime.task.operators.join_run import Bits, Frozen, Run, UInt32s
 from penstock.runtime.task.operators.join_runs import JoinRuns
 from penstock.runtime.task.operators.join_snapshot import JoinHeader, decode, encode, other_join
 from penstock.runtime.task.operators.window_table import FiredRange
@@ -33,11 +32,11 @@ _SECTION_ROWS = 8_192
 
 
 class Given(NamedTuple):
-    """Records of a side that a snapshot has in a file or a section of their own."""
+    """Records of a side that are in no run of a snapshot. `pending`: they have met no record of the other side."""
 
     side: int
-    pending: bool
     parts: tuple[Frozen, ...]
+    pending: bool = False
 
 
 class _NewMarks(NamedTuple):
@@ -60,8 +59,8 @@ class _FrozenRuns:
 
 
 HashesOf = Callable[[pa.RecordBatch, int], UInt32s]
-TakeBack = Callable[[int, pa.RecordBatch, Marks, bool], None]
-"""Take restored records of a side in, with their marks; pending records, if the last is true."""
+TakeBack = Callable[[Given], None]
+"""Take restored records in."""
 
 
 class JoinState:
@@ -116,7 +115,8 @@ class JoinState:
         most = max(1, found.rows.num_rows * self._sides[0].limits.most_bytes // max(1, found.rows.nbytes))
         for begin in range(0, found.rows.num_rows, most):
             part = found.rows.slice(begin, most)
-            take_back(found.header.side, part, found.marks[begin : begin + most], found.header.pending)
+            parts = (Frozen(part, found.marks[begin : begin + most]),)
+            take_back(Given(found.header.side, parts, found.header.pending))
         return found.header.passed
 
     def _load_runs(self, data: bytes, files: Sequence[StateFile], take_back: TakeBack) -> list[FiredRange]:
@@ -171,9 +171,7 @@ class JoinState:
         if not own.all():
             own[: entry.first] = False
             picked: Any = pa.array(own)
-            if own.any():
-                kept = rows.filter(picked)
-                take_back(saved.side, kept, np.zeros(kept.num_rows, np.uint8) if marks is None else marks[own], False)
+            take_back(Given(saved.side, (Frozen(rows.filter(picked), None if marks is None else marks[own]),)))
             return
         if entry.first == entry.rows:
             return
@@ -215,7 +213,7 @@ class JoinState:
             for run in runs.runs[:count]:
                 self._freeze(frozen, run, side, options)
             rest = tuple(run.freeze() for run in runs.runs[count:])
-            given += [Given(side, False, part) for part in _cut(rest, runs.limits.most_bytes)]
+            given += [Given(side, part) for part in _cut(rest, runs.limits.most_bytes)]
         given += pending
         write_runs = self._files.snapshot(checkpoint, frozen.files, options) if frozen.files else None
         header = JoinRunsHeader(
