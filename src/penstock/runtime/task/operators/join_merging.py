@@ -1,9 +1,9 @@
 """Which runs of a side of a join are merged, and how.
 
-Small runs of like size are merged at once, so that there are few of them. Of larger runs as many are merged as there
-are sizes between one class of sizes and the next: so a record is written into few runs, and a checkpoint, which writes
-the runs that were made since the last checkpoint, writes little. A run does not grow beyond `RunLimits.most_bytes`: to
-merge runs takes that much memory, and a run that is in files takes none.
+Runs that no snapshot has in a file are merged when they are of like size: so there are few of them, and a batch is
+looked up in few runs. Runs that are in files are merged when there are as many of one class of sizes as there are
+sizes between one class and the next: so a record is written into few files, and checkpoints write little. A run does
+not grow beyond `RunLimits.most_bytes`: to merge runs takes that much memory, and a run that is in files takes none.
 
 Large runs are merged in the background, a piece at a time. The runs stay in use meanwhile, and their marks may change;
 the changes are made up for when the new run takes their place.
@@ -23,10 +23,10 @@ from penstock.runtime.task.operators.sorted_runs import RunLimits
 from penstock.state.run_places import RunPlace
 
 _LIKE = 2
-"""Two neighbouring small runs are merged unless the older run has more than this many times the records of the newer
-run."""
-_SMALL_SHARE = 8
-"""A run is small if it has fewer records than this share of `RunLimits.run_rows`."""
+"""Two neighbouring runs that are in no file are merged unless the older run has more than this many times the records of
+the newer run."""
+_LEAST_SHARE = 4
+"""The runs of the smallest class have fewer records than this share of `RunLimits.run_rows`, times the fanout."""
 _HASHES = 1 << 32
 
 Trim = Callable[[Run], Bits]
@@ -37,15 +37,17 @@ def runs_to_join(runs: Sequence[Run], limits: RunLimits) -> tuple[int, int] | No
     """From which run to which run, of runs from the oldest to the newest, runs are merged into one; None if no runs are
     merged."""
     first = next((n + 1 for n in range(len(runs) - 1, -1, -1) if 2 * runs[n].nbytes >= limits.most_bytes), 0)
-    sizes = [run.size for run in runs[first:]]
-    if len(sizes) < 2:
+    if len(runs) - first < 2:
         return None
-    small = max(limits.run_rows // _SMALL_SHARE, 2)
-    if sizes[-1] < small and sizes[-2] < small and sizes[-2] <= _LIKE * sizes[-1]:
+    older, newer = runs[-2:]
+    if not (older.is_saved or newer.is_saved) and older.size <= _LIKE * newer.size:
         return len(runs) - 2, len(runs)
-    if sum(size >= small for size in sizes) < limits.fanout:
+    behind = next((n + 1 for n in range(len(runs) - 1, first - 1, -1) if runs[n].is_saved), first)
+    if behind - first + 1 < limits.fanout:
         return None
-    classes = RunLimits(run_rows=2 * small, first_fanout=limits.fanout, fanout=limits.fanout)
+    # Runs that are in no file count as one run: they will soon be one.
+    sizes = [run.size for run in runs[first:behind]] + [sum(run.size for run in runs[behind:])] * (behind < len(runs))
+    classes = RunLimits(run_rows=max(limits.run_rows // _LEAST_SHARE, 2), fanout=limits.fanout)
     found = like_runs(sizes, classes, limits.fanout)
     if found is None:
         return None

@@ -39,8 +39,9 @@ match, because the data was at its end."""
 GONE = -1
 """The mark of a row of a regular join that has been taken back."""
 
-_LARGE_ROWS = 65_536
-"""A run with so many records is searched in the order of its index."""
+_LARGE_ROWS = 4_096
+"""A run with so many records is searched in the order of its index, for at least `_MANY` records."""
+_MANY = 1_024
 
 Done = Callable[[Marks], Bits]
 """Which records are done, by their marks."""
@@ -78,6 +79,7 @@ class Run:
         "begin",
         "changes",
         "hashes",
+        "is_saved",
         "log",
         "lost",
         "marks",
@@ -109,6 +111,8 @@ class Run:
         self.times = times
         self.hashes = hashes
         self.marks = marks
+        self.is_saved = False
+        """Whether a snapshot has the rows in a file of their own."""
         self.marks_run: MarksRun | None = None
         """All marks as a completed checkpoint has them."""
         self.log: MarkLog | None = None
@@ -148,7 +152,7 @@ class Run:
             return None
         firsts = self._places(probe.hashes, np.clip(probe.first, first, last))
         lasts = self._places(probe.hashes, np.clip(probe.last, first, last))
-        if self._index.size < _LARGE_ROWS:
+        if self._index.size < _LARGE_ROWS or hit.size < _MANY:
             begins, ends = np.searchsorted(self._index, firsts), np.searchsorted(self._index, lasts, side="right")
         else:
             # Searches for numbers that are nearly in order find what they need in the caches.
@@ -214,7 +218,7 @@ class Run:
 
     def adopt(self, rows: pa.RecordBatch, buffer: pa.Buffer) -> None:
         """The run was restored: its records lie in a file with these bytes."""
-        self.rows, self.stored = rows, StoredRun((rows,), buffer)
+        self.rows, self.stored, self.is_saved = rows, StoredRun((rows,), buffer), True
 
     def keep_index_at(self, place: RunPlace) -> None:
         """Move the index to a place."""

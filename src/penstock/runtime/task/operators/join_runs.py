@@ -222,8 +222,13 @@ class JoinRuns:
     def due(self, run: Run, time_us: int) -> int:
         """How many records of a run match nothing later than this time."""
         # Times are in order, and so are the last times of their matches. Few of these times are computed.
+        if not run.size or int(self._last_match(run.times[run.begin : run.begin + 1])[0]) > time_us:
+            return run.begin
         return bisect_right(
-            range(run.times.size), time_us, key=lambda row: int(self._last_match(run.times[row : row + 1])[0])
+            range(run.times.size),
+            time_us,
+            lo=run.begin,
+            key=lambda row: int(self._last_match(run.times[row : row + 1])[0]),
         )
 
     def drop(self, time_us: int) -> None:

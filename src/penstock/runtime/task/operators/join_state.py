@@ -250,6 +250,7 @@ class JoinState:
         return count
 
     def _freeze(self, frozen: _FrozenRuns, run: Run, side: int, options: CheckpointOptions) -> None:
+        run.is_saved = True
         frozen.files.append(LiveRun(run.stored, run.begin))
         frozen.saved.append(SavedRun(side=side, marks=run.marks is not None))
         if run.marks is None:
