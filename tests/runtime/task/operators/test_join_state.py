@@ -133,6 +133,114 @@ def test_versions_hold_wherever_checkpoints_and_merges_come(how: JoinKind, place
         version_runs._LEAST_ROWS = least
 
 
+# --- marks that change ------------------------------------------------------------------------------------------------
+
+
+def changed_table(feed: Any) -> tuple[Counter[tuple[Any, ...]], Counter[tuple[Any, ...]]]:
+    """The table of a full join after its rows have changed, and what it must be. `feed` is given the join in which a
+    few rows have matched, and may begin it again."""
+    step = regular_step(JoinKind.FULL)
+    limits = RunLimits(run_rows=8, section_rows=2, loop_rows=10)
+    rig = JoinRig(step, Output(), runs=options(MemoryPlace, limits))
+    left = [Record(n, None, n) for n in range(400)]
+    right = [Record(n, None, n) for n in (7, 8, 9)]
+    for begin in range(0, 400, 80):
+        rig.feed_batch(LEFT, changes_of(step, LEFT, left[begin : begin + 80], ["insert"] * 80))
+    rig.background.pieces = 0
+    feed(rig, lambda: rig.feed_batch(RIGHT, changes_of(step, RIGHT, right, ["insert"] * 3)))
+    rig.feed_batch(RIGHT, changes_of(step, RIGHT, right[:2], ["delete"] * 2))
+    return table_of(step, rig.output.rows), joined(JoinKind.FULL, left, right[2:], lambda one, other: True)
+
+
+def _in_a_checkpoint(rig: JoinRig, match: Any) -> None:
+    rig.checkpoint()
+    match()
+    rig.restored(1, rig.checkpoint())
+
+
+def _in_a_merge(rig: JoinRig, match: Any) -> None:
+    """Marks change while runs are merged, and then the merged runs are used."""
+    assert rig.operators[0]._sides[LEFT]._merges  # type: ignore[attr-defined]
+    match()
+    rig.background.pieces = 1_000
+    rig.background.collect()
+    runs = rig.operators[0]._sides[LEFT]  # type: ignore[attr-defined]
+    assert runs._merged
+    runs.tidy()
+    assert not runs._merged
+
+
+@pytest.mark.parametrize("feed", [_in_a_checkpoint, _in_a_merge])
+def test_marks_that_change_are_not_lost(feed: Any):
+    found, wanted = changed_table(feed)
+    assert found == wanted
+
+
+def test_changed_marks_that_a_checkpoint_leaves_out_are_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(MarkLog, "frozen", lambda log: Changes([], 0))
+    with pytest.raises(AssertionError):
+        test_marks_that_change_are_not_lost(_in_a_checkpoint)
+
+
+def test_changed_marks_that_a_merge_forgets_are_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(JoinMerge, "catch_up", lambda merge, run: None)
+    with pytest.raises(AssertionError):
+        test_marks_that_change_are_not_lost(_in_a_merge)
+
+
+# --- larger than memory -----------------------------------------------------------------------------------------------
+
+LARGE = """
+import os, resource, sys
+import numpy as np
+import pyarrow as pa
+from join_rig import JoinRig, Output, TIME, join_step
+from penstock.api.join_steps import Interval, JoinKind
+from penstock.runtime.task.operators.sorted_runs import RunLimits, RunOptions
+from penstock.settings import StateSettings
+
+step = join_step(JoinKind.INNER, Interval(lower_us=0, upper_us=10**12), key=pa.string())
+state = StateSettings(backend=sys.argv[1], local_directory=sys.argv[2])
+limits = RunLimits(most_bytes=8 << 20)
+rig = JoinRig(step, Output(), runs=RunOptions(limits=limits), state=state)
+
+
+def feed(side, begin, count):
+    keys = pa.array([f"{n:0200d}" for n in range(begin, begin + count)])
+    numbers, times = pa.array(np.arange(begin, begin + count)), pa.array(np.arange(begin, begin + count)).cast(TIME)
+    columns = [times, keys, numbers] if side == 0 else [keys, numbers, times]
+    rig.feed_batch(side, pa.RecordBatch.from_arrays(columns, schema=step.side(side).schema))
+
+
+feed(0, 0, 50_000)
+rig.background.collect()
+with open("/proc/self/status") as status:
+    used = next(int(line.split()[1]) for line in status if line.startswith("VmData:")) * 1024
+room = 96 << 20
+resource.setrlimit(resource.RLIMIT_DATA, (used + room, used + room))
+for begin in range(50_000, 2_000_000, 10_000):
+    feed(0, begin, 10_000)
+    rig.background.collect()
+kept = rig.operators[0].metrics()["bytes_kept"]
+assert kept > 3.5 * room, kept
+feed(1, 70_000, 1_000)
+print(len(rig.output.rows))
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux says how much memory a process has")
+@pytest.mark.parametrize(("backend", "fits"), [("rocksdb", True), ("memory", False)])
+def test_a_join_is_several_times_as_large_as_the_memory(backend: str, fits: bool, tmp_path: Path):
+    paths = [path for path in sys.path if path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "ARROW_DEFAULT_MEMORY_POOL": "system"}
+    command = [sys.executable, "-c", LARGE, backend, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) is fits, done.stderr
+    if fits:
+        assert done.stdout.strip() == "1000"
+
+
 # --- how much a checkpoint writes -------------------------------------------------------------------------------------
 
 ROWS = 200_000
