@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from pathlib import Path
 
@@ -15,6 +16,17 @@ GUIDE = [
     *sorted((DOCS / "connectors").glob("*.md")),
 ]
 PAGES = [DOCS / "index.md", *GUIDE]
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before():
+    """An example may set the log up; other tests listen to the log."""
+    logger = logging.getLogger("penstock")
+    before = (logger.level, logger.propagate, list(logger.handlers))
+    yield
+    logger.setLevel(before[0])
+    logger.propagate = before[1]
+    logger.handlers[:] = before[2]
 
 
 def shown(page: Path) -> dict[str, object]:

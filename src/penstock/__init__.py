@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     )
     from penstock.api.high_availability import ha_files, zookeeper
     from penstock.api.hooks import CheckpointHook
+    from penstock.api.metrics import Counter, Gauge, Histogram, Metrics
     from penstock.api.other_windows import count_window, global_window
     from penstock.api.pane_windows import cumulative, sliding
     from penstock.api.patterns import AnyOf, Pattern, any_of, pattern
@@ -101,6 +102,7 @@ if TYPE_CHECKING:
     from penstock.api.streams.keyed_stream import KeyedStream
     from penstock.api.streams.side_streams import Parts
     from penstock.api.streams.windowed_stream import WindowedStream
+    from penstock.api.web import Web
     from penstock.api.windows import session, tumbling
     from penstock.connectors import nexmark
     from penstock.connectors.collect_sink import collect
@@ -135,12 +137,15 @@ if TYPE_CHECKING:
     from penstock.core.recovery.restore_plan import RestorePlan
     from penstock.core.views import CheckpointDetails
     from penstock.plan.picture import Explanation
+    from penstock.runtime.log_lines import configure_logging
+    from penstock.runtime.user_metrics import UserMetric
     from penstock.runtime.views import JobView
     from penstock.savepoints.catalog import EdgeInfo, OperatorInfo, StateInfo
     from penstock.settings import NetworkSettings, SlotSettings
     from penstock.spark.data_sources import data_sink, data_source
     from penstock.spark.environment import Environment
     from penstock.spark.job import Job
+    from penstock.spark.live_state import LiveState
     from penstock.spark.nexmark_source import NexmarkBids
     from penstock.spark.savepoints import Savepoint, SavepointWriter, new_savepoint, read_savepoint
 
@@ -198,6 +203,7 @@ _HOMES = {
     ),
     "penstock.api.high_availability": ("ha_files", "zookeeper"),
     "penstock.api.hooks": ("CheckpointHook",),
+    "penstock.api.metrics": ("Counter", "Gauge", "Histogram", "Metrics"),
     "penstock.api.other_windows": ("count_window", "global_window"),
     "penstock.api.pane_windows": ("cumulative", "sliding"),
     "penstock.api.patterns": ("AnyOf", "Pattern", "any_of", "pattern"),
@@ -232,6 +238,7 @@ _HOMES = {
     "penstock.api.streams.keyed_stream": ("KeyedStream",),
     "penstock.api.streams.side_streams": ("Parts",),
     "penstock.api.streams.windowed_stream": ("WindowedStream",),
+    "penstock.api.web": ("Web",),
     "penstock.api.windows": ("session", "tumbling"),
     "penstock.connectors": ("nexmark",),
     "penstock.connectors.collect_sink": ("collect",),
@@ -266,12 +273,15 @@ _HOMES = {
     "penstock.core.recovery.restore_plan": ("RestorePlan",),
     "penstock.core.views": ("CheckpointDetails",),
     "penstock.plan.picture": ("Explanation",),
+    "penstock.runtime.log_lines": ("configure_logging",),
+    "penstock.runtime.user_metrics": ("UserMetric",),
     "penstock.runtime.views": ("JobView",),
     "penstock.savepoints.catalog": ("EdgeInfo", "OperatorInfo", "StateInfo"),
     "penstock.settings": ("NetworkSettings", "SlotSettings"),
     "penstock.spark.data_sources": ("data_sink", "data_source"),
     "penstock.spark.environment": ("Environment",),
     "penstock.spark.job": ("Job",),
+    "penstock.spark.live_state": ("LiveState",),
     "penstock.spark.nexmark_source": ("NexmarkBids",),
     "penstock.spark.savepoints": ("Savepoint", "SavepointWriter", "new_savepoint", "read_savepoint"),
 }
@@ -318,6 +328,7 @@ __all__ = [
     "ConnectedKeyedStreams",
     "ConnectedStream",
     "CorruptFile",
+    "Counter",
     "EdgeInfo",
     "End",
     "Environment",
@@ -325,6 +336,8 @@ __all__ = [
     "ExternalError",
     "Found",
     "FunctionContext",
+    "Gauge",
+    "Histogram",
     "HostError",
     "InvariantError",
     "Job",
@@ -339,7 +352,9 @@ __all__ = [
     "KeyedFunction",
     "KeyedStream",
     "ListState",
+    "LiveState",
     "MapState",
+    "Metrics",
     "NetworkSettings",
     "NexmarkBids",
     "OperatorInfo",
@@ -374,7 +389,9 @@ __all__ = [
     "UsageError",
     "UserCodeError",
     "UserCodeRaised",
+    "UserMetric",
     "ValueState",
+    "Web",
     "WindowedStream",
     "WriterContext",
     "aggregating_state",
@@ -387,6 +404,7 @@ __all__ = [
     "collect",
     "collect_list",
     "collect_set",
+    "configure_logging",
     "count",
     "count_distinct",
     "count_window",

@@ -26,6 +26,7 @@ DRAWN_LATER = (
     *APART,
     *PLACED,
     *ASIDE,
+    Shape.LIMIT_BESIDE,
     Shape.TIMERS,
     Shape.WAITS,
     Shape.ASKS,

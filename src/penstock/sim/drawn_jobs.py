@@ -36,6 +36,7 @@ VERTICES = {
     Shape.SLICES: 3,
     Shape.MIXED: 3,
     Shape.FEWER: 3,
+    Shape.LIMIT_BESIDE: 4,
     Shape.SIDES: 3,
     Shape.LATE: 4,
     Shape.MATCHES: 4,

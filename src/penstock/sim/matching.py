@@ -19,7 +19,8 @@ from penstock.api.lateness import LateRecords
 from penstock.api.pattern_steps import MATCH_TIME, PatternStep
 from penstock.api.patterns import Pattern, pattern
 from penstock.api.streams.matching import pattern_step
-from penstock.sim.jobs import SCHEMA, TICK_US, Row, Sought
+from penstock.sim.inputs import Row
+from penstock.sim.jobs import SCHEMA, TICK_US, Sought
 
 WITHIN_US = 12 * TICK_US
 _WITHIN = f"{WITHIN_US}us"

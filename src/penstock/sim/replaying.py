@@ -21,7 +21,7 @@ from penstock.api.connector import SinkWriter, WriterContext
 from penstock.connectors.kafka.replay import Lane, Prepared, Replay, commit_all, decoded_prepared
 from penstock.core.errors import ExternalError, MissingFile, Retry
 from penstock.sim.external import ExternalSystem, Transaction, system_of
-from penstock.sim.jobs import SimSink, SimWriter
+from penstock.sim.outputs import SimSink, SimWriter
 
 
 @dataclass

@@ -40,7 +40,7 @@ from penstock.sim.driver_checks import GroupChecker, SplitChecker
 from penstock.sim.expected import Stage, next_stage
 from penstock.sim.external import ExternalSystem
 from penstock.sim.faults import Injector
-from penstock.sim.jobs import SimSink, make_inputs
+from penstock.sim.inputs import make_inputs
 from penstock.sim.kept_runs import run_options
 from penstock.sim.logs import watch_messages
 from penstock.sim.marking_hook import NAME as HOOK
@@ -48,6 +48,7 @@ from penstock.sim.marking_hook import HookChecker, SimHook
 from penstock.sim.masters import MASTER, MasterHost, TakenOver
 from penstock.sim.network import ADDRESS_PREFIX, Network
 from penstock.sim.on_driver import make_driver_sink
+from penstock.sim.outputs import SimSink
 from penstock.sim.programs import NAME, Program, StartedOver
 from penstock.sim.replaying import ReplaySink
 from penstock.sim.rules import Rule

@@ -25,7 +25,17 @@ from penstock.sim.faults import (
     draw_slot_crashes,
     draw_task_errors,
 )
-from penstock.sim.jobs import APART, ASIDE, PAIRS, PLACED, TICK_US, Choice, Shape, Sought, Workload
+from penstock.sim.jobs import (
+    APART,
+    ASIDE,
+    PAIRS,
+    PLACED,
+    TICK_US,
+    Choice,
+    Shape,
+    Sought,
+    Workload,
+)
 from penstock.sim.joining import draw_joining
 from penstock.sim.kept_runs import draw_runs
 from penstock.sim.marking_hook import draw_hook
@@ -115,7 +125,16 @@ def _with_other_steps(random: Random, drawn: Scenario) -> Scenario:
     drawn = _matching(random, drawn) if takes and random.random() < 0.4 else drawn
     if drawn.workload.shape is Shape.TABLE and random.random() < 0.5:
         return _with_workload(drawn, replace(drawn.workload, refreshes=True))
-    return drawn
+    return _filling(random, drawn) if drawn.workload.shape is Shape.LIMIT else drawn
+
+
+def _filling(random: Random, drawn: Scenario) -> Scenario:
+    """The same world, perhaps with a source that only the full limit can end, or with a branch beside the limit, for
+    which the source goes on."""
+    draw = random.random()
+    if draw < 0.4:
+        return _with_workload(drawn, replace(drawn.workload, endless=True))
+    return _with_workload(drawn, replace(drawn.workload, shape=Shape.LIMIT_BESIDE)) if draw < 0.7 else drawn
 
 
 def _aggregating(random: Random, drawn: Scenario) -> Scenario:

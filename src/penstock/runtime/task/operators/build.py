@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from penstock.api.first_rows import FirstOfKey
+from penstock.api.first_rows import FirstOfKey, FirstRows
 from penstock.api.functions import KeyedCoFunction
 from penstock.api.grouped import GroupedFunction
 from penstock.api.other_windows import CountWindow
@@ -62,6 +62,7 @@ from penstock.runtime.task.operators.late_windows import (
     LateUpdatingSessionOperator,
     LateWindowOperator,
 )
+from penstock.runtime.task.operators.limit import LimitOperator
 from penstock.runtime.task.operators.listed_rows import ListedRowsOperator
 from penstock.runtime.task.operators.pane_windows import PaneWindowOperator
 from penstock.runtime.task.operators.process import ProcessOperator
@@ -100,7 +101,7 @@ def build_operator(step: Step) -> Operator:
         case AsyncMapStep():
             return AsyncMapOperator(step)
         case ProcessStep():
-            return ProcessOperator(step)
+            return _process_operator(step)
         case KeyedProcessStep():
             return _keyed_operator(step)
         case CombineStep() | WindowStep() | RunningCombineStep() | RunningStep():
@@ -113,6 +114,13 @@ def build_operator(step: Step) -> Operator:
             return DriverCommittedSink(step) if step.sink.commits_on_driver else SinkOperator(step)
         case _:
             assert_never(step)
+
+
+def _process_operator(step: ProcessStep) -> Operator:
+    function = step.function
+    if isinstance(function, FirstRows) and function.ends_sources:
+        return LimitOperator(step, function)
+    return ProcessOperator(step)
 
 
 def _keyed_operator(step: KeyedProcessStep) -> Operator:

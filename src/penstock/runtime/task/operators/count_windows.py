@@ -36,6 +36,7 @@ from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.keyed_rows import KeyedRows, rows_of
 from penstock.runtime.task.operators.record_values import record_values
 from penstock.runtime.task.operators.sessions import codes_of
+from penstock.runtime.task.operators.slow_merging import merges_by_row
 from penstock.runtime.task.operators.user_code import expression_error, user_code_raised
 from penstock.runtime.task.operators.window_changes import repeated
 from penstock.runtime.task.operators.window_table import Header, Layout, check_layout, decode, encode_rows
@@ -65,6 +66,11 @@ class CountWindowOperator(Operator):
         self._table = KeyedRows(step.partials, step.keys, lambda rows: np.zeros(rows.num_rows, np.int64))
         self._leaving: pa.Table | None = None
         """Partials of full windows, whose results have not been handed on."""
+
+    @property
+    def is_row_wise(self) -> bool:
+        """Whether an aggregate of the user's is called for every record."""
+        return merges_by_row(self._step.aggregates)
 
     def process(self, batch: pa.RecordBatch) -> Work | None:
         """Take records in."""

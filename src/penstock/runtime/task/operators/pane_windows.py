@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -43,6 +43,7 @@ from penstock.runtime.task.operators.aggregation import group, of_partials
 from penstock.runtime.task.operators.base import SnapshotWork
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.fired import Fired
+from penstock.runtime.task.operators.slow_merging import in_slices
 from penstock.runtime.task.operators.sorted_runs import (
     KEY_HASH,
     LAST_HASH,
@@ -61,6 +62,22 @@ _BLOCKS_AT_ONCE = 64
 """A slice of work counts the rows of this many blocks."""
 
 
+@dataclass(frozen=True)
+class Piece:
+    """Windows that have not been put together, with some of their keys. To call the piece is to put them together.
+    Reads nothing that changes, and may be called anywhere."""
+
+    panes: Callable[[], pa.Table | None]
+    """Each pane once for every window; None if there are none."""
+    merged: Callable[[pa.Table], pa.Table]
+    """Makes the windows of these panes."""
+
+    def __call__(self) -> pa.Table | None:
+        """The windows; None if there are none."""
+        panes = self.panes()
+        return None if panes is None else self.merged(panes)
+
+
 class PaneWindowOperator(WindowOperator):
     """Merges partials per key and pane. Windows are put together from panes when the watermark passes their ends."""
 
@@ -69,7 +86,7 @@ class PaneWindowOperator(WindowOperator):
         assert isinstance(step.window, PaneWindow)
         self._window = step.window
         self._merging = of_partials(step.aggregates)
-        self._pieces: list[Callable[[], pa.Table | None]] = []
+        self._pieces: list[Piece] = []
         """Windows that count as fired and have not been put together."""
         self._restored: pa.Table | None = None
         """Whole windows whose results had not been handed on when the snapshot was taken. Their time has not come again
@@ -127,6 +144,8 @@ class PaneWindowOperator(WindowOperator):
 
     def _fire(self, time_us: int, *, may_snapshot: bool) -> Steps:
         window = self._window
+        if self._table.slow is not None:
+            yield from in_slices(self._table.flush_in_slices(self.slice), may_snapshot=may_snapshot)
         runs = self._table.runs()
         panes, rows = yield from _panes_of(runs, time_us, may_snapshot=may_snapshot)
         first = np.maximum(window.first_end(panes), window.end_after(np.array([self._fired.least + 1])))
@@ -146,26 +165,33 @@ class PaneWindowOperator(WindowOperator):
             if may_snapshot:
                 self._fired.advance(end - 1)
             while self._pieces:
-                piece, *self._pieces = self._pieces
-                merged = piece()
+                # A piece that is put together in slices is in the state until that is done.
+                merged = yield from self._done(self._pieces[0], may_snapshot=may_snapshot)
+                del self._pieces[0]
                 if merged is not None:
                     yield from self._hand_on(merged, may_snapshot=may_snapshot)
         self._table.drop(window.first_kept(int(last.max())) - 1)
 
-    def _pieces_of(
-        self, runs: Sequence[LiveSorted], panes: Times, ends: tuple[int, int], repeated: int
-    ) -> list[Callable[[], pa.Table | None]]:
+    def _pieces_of(self, runs: Sequence[LiveSorted], panes: Times, ends: tuple[int, int], repeated: int) -> list[Piece]:
         """The windows with ends from the first to the last of `ends`, in pieces of keys. To call a piece is to put its
         windows together. The pieces read nothing that changes, and may be called anywhere."""
-        limits, fired = self._table.limits, copy(self._fired)
+        limits, fired, merged = self._table.limits, copy(self._fired), self._merged
         count = -(-repeated // (limits.block_rows * limits.part_blocks))
         bounds = [(LAST_HASH + 1) * number // count for number in range(count + 1)]
         return [
-            partial(self._piece, runs, panes, hashes=(least, below - 1), ends=ends, fired=fired)
+            Piece(partial(self._panes_of_piece, runs, panes, hashes=(least, below - 1), ends=ends, fired=fired), merged)
             for least, below in pairwise(bounds)
         ]
 
-    def _piece(
+    def _done(self, piece: Piece, *, may_snapshot: bool) -> Generator[bool, None, pa.Table | None]:
+        """The windows of a piece. If merges call an aggregate of the user's, they are put together in slices."""
+        slow = self._table.slow
+        if slow is None or (panes := piece.panes()) is None:
+            return piece()
+        merging = slow.grouped(panes, [*self._step.keys, WINDOW_END], self.slice)
+        return self._whole((yield from in_slices(merging, may_snapshot=may_snapshot)))
+
+    def _panes_of_piece(
         self, runs: Sequence[LiveSorted], panes: Times, *, hashes: tuple[int, int], ends: tuple[int, int], fired: Fired
     ) -> pa.Table | None:
         found = rows_within(runs, panes, hashes)
@@ -178,11 +204,11 @@ class PaneWindowOperator(WindowOperator):
         after = window.end_after(fired.of_rows(lambda: groups_of_hashes(numbers.copy(), groups)) + 1)
         first = np.maximum(np.maximum(window.first_end(times), after), ends[0])
         last = np.minimum(window.last_end(times), ends[1])
-        return self._put_together(rows, first, last) if (first <= last).any() else None
+        return self._repeated(rows, first, last) if (first <= last).any() else None
 
-    def _put_together(self, rows: pa.Table, first: Times, last: Times) -> pa.Table:
-        """The windows with ends from `first` to `last` of each row."""
-        window, keys = self._window, self._step.keys
+    def _repeated(self, rows: pa.Table, first: Times, last: Times) -> pa.Table:
+        """Each row once for every window with an end from `first` to `last` of the row."""
+        window = self._window
         counts = np.maximum((last - first) // window.spacing_us + 1, 0)
         found = np.flatnonzero(counts)
         first, counts = first[found], counts[found]
@@ -191,16 +217,25 @@ class PaneWindowOperator(WindowOperator):
         numbers = np.arange(taken.size) - np.repeat(np.cumsum(counts) - counts, counts)
         ends = np.repeat(first, counts) + numbers * window.spacing_us
         table, time_type = rows.take(taken), rows.schema.field(WINDOW_START).type
-        table = table.set_column(table.schema.get_field_index(WINDOW_START), WINDOW_END, pa.array(ends).view(time_type))
-        merged = group(table, [*keys, WINDOW_END], self._merging, window=window)
-        starts = window.starts_of(int64_values(merged.column(WINDOW_END)))
-        merged = merged.append_column(WINDOW_START, pa.array(starts).view(time_type))
+        return table.set_column(table.schema.get_field_index(WINDOW_START), WINDOW_END, pa.array(ends).view(time_type))
+
+    def _merged(self, panes: pa.Table) -> pa.Table:
+        """Whole windows, from their panes."""
+        return self._whole(group(panes, [*self._step.keys, WINDOW_END], self._merging, window=self._window))
+
+    def _whole(self, merged: pa.Table) -> pa.Table:
+        """Windows with their starts, from one row per key and window."""
+        window, keys = self._window, self._step.keys
+        ends = merged.column(WINDOW_END)
+        merged = merged.append_column(WINDOW_START, pa.array(window.starts_of(int64_values(ends))).view(ends.type))
         return merged.select([*keys, *window_columns(window), *(c.name for c in self._merging)])
 
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:
         """Freeze the panes by reference. The returned work writes the panes that no completed checkpoint has, and the
         windows whose results have not been handed on."""
-        leaving = [partial(_as_it_is, rows) for rows in (self._leaving, self._restored) if rows is not None]
+        leaving: list[Callable[[], pa.Table | None]] = [
+            partial(_as_it_is, rows) for rows in (self._leaving, self._restored) if rows is not None
+        ]
         header = Header(layout=Layout.of(self._step), fired=self._fired.ranges(self.context.key_groups))
         return self._state.snapshot(checkpoint, options, header=header, windows=(*leaving, *self._pieces))
 

@@ -34,6 +34,8 @@ class SourceOperator(Operator):
         self._schema = step.source.schema
         self._reader: SourceReader | None = None
         self.ended = False
+        self._is_left_off = False
+        """Whether the data has ended before the reader came to its end, because nothing needs more records."""
         self._may_get_more = step.source.discovers
         self._told = 0
         """How many splits the enumerator was told to be read."""
@@ -79,6 +81,14 @@ class SourceOperator(Operator):
             self._is_behind = is_behind
             self.context.catching_up(is_behind)
         return polled
+
+    def leave_off(self) -> None:
+        """The data ends here. The splits that are not read to their ends stay in the state: a changed program that
+        needs more records goes on with them."""
+        self._is_left_off = True
+        if self._is_behind:
+            self._is_behind = False
+            self.context.catching_up(self._is_behind)
 
     @property
     def induces(self) -> bool:

@@ -18,7 +18,7 @@ Changes that have not been handed on are part of the state. So a snapshot may be
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 import msgspec
 import numpy as np
@@ -42,6 +42,7 @@ from penstock.runtime.task.operators.fired import Fired
 from penstock.runtime.task.operators.keyed_rows import KeyedRows, rows_of
 from penstock.runtime.task.operators.pane_windows import parts_of
 from penstock.runtime.task.operators.sessions import codes_of, find_sessions, merge_sessions
+from penstock.runtime.task.operators.slow_merging import SlowMerging, in_slices, merges_by_row
 from penstock.runtime.task.operators.user_code import user_code_raised
 from penstock.runtime.task.operators.window_changes import (
     add_panes,
@@ -75,6 +76,7 @@ class UpdatingWindowOperator(Operator):
         self._partials = step.partials
         self._schema = without_row_kind(step.schema)
         self._calculations = of_partials(step.aggregates)
+        self._slow = SlowMerging(self._calculations, step.window) if merges_by_row(step.aggregates) else None
         self._table = KeyedRows(step.partials, step.keys, self._settling_times)
         self._waiting = KeyedRows(step.partials, step.keys, self._completing_times)
         """Partials that are not shown yet, because early results are not due."""
@@ -113,6 +115,11 @@ class UpdatingWindowOperator(Operator):
     @abstractmethod
     def _show(self, time_us: int) -> Steps:
         """Hand on the results that are shown from this time on."""
+
+    @property
+    def is_row_wise(self) -> bool:
+        """Whether an aggregate of the user's is called for every partial that comes."""
+        return merges_by_row(self._step.aggregates)
 
     # --- records and time ----------------------------------------------------------------
 
@@ -356,7 +363,9 @@ class UpdatingPaneOperator(UpdatingWindowOperator):
                 last = np.minimum(last, self._last_shown(np.array([time_us])))
             done = int(first.min()) - window.spacing_us
             for end in parts_of(first, last, window.spacing_us, most=window_table.PART_ROWS):
-                merged = self._put_together(rows, np.maximum(first, done + window.spacing_us), np.minimum(last, end))
+                merged = yield from self._put_together(
+                    rows, np.maximum(first, done + window.spacing_us), np.minimum(last, end)
+                )
                 done = end
                 self._leave(inserts(in_order(merged, window_columns(window), self._keys)))
                 self._shown.advance(end - 1)
@@ -364,9 +373,14 @@ class UpdatingPaneOperator(UpdatingWindowOperator):
         if not is_end:
             self._shown.advance(time_us)
 
-    def _put_together(self, rows: pa.Table, first: Times, last: Times) -> pa.Table:
+    def _put_together(self, rows: pa.Table, first: Times, last: Times) -> Generator[bool, None, pa.Table]:
         window, keys = self._window, self._keys
-        merged = group(repeated(rows, window, first, last), [*keys, WINDOW_END], self._calculations, window=window)
+        panes = repeated(rows, window, first, last)
+        if self._slow is None:
+            merged = group(panes, [*keys, WINDOW_END], self._calculations, window=window)
+        else:
+            # The panes stay in the table, and the windows count as not shown, until they are merged.
+            merged = yield from in_slices(self._slow.grouped(panes, [*keys, WINDOW_END], self.slice), may_snapshot=True)
         ends = merged.column(WINDOW_END)
         starts = pa.array(window.starts_of(int64_values(ends))).view(ends.type)
         merged = merged.append_column(WINDOW_START, starts)
