@@ -23,8 +23,9 @@ from penstock.terminal.plain_text import plain
 
 WIDTH = 120
 """Where there is no terminal, tables are at least this wide."""
-SHARES = ("busy", "backpressured", "idle")
-"""What the time of a subtask is divided into, if its slot reports so."""
+SHARES = ("busy", "blocked", "waiting", "idle")
+"""What the time of a subtask is divided into, if its slot reports so: at work; held up by receivers without room, which
+is back-pressure; waiting for its turn in the slot; without anything to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,5 +215,5 @@ def _rate_cell(rate: float | None) -> str:
 def _share_cell(name: str, share: float | None) -> Text:
     if share is None:
         return Text("")
-    style = "red" if name != "idle" and share > 0.5 else ""
+    style = "red" if name in ("busy", "blocked") and share > 0.5 else ""
     return Text(f"{share:.0%}", style=style)
