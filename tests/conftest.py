@@ -17,6 +17,8 @@ import pytest
 import s3_server
 import short_lived_jvms
 
+from penstock.spark import page
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from zookeeper_server import ZooKeeperServer
@@ -42,6 +44,9 @@ hypothesis.settings.load_profile(EXAMPLES)
 def pytest_configure() -> None:
     """Every JVM of the tests is cheap, also that of a program that a test starts."""
     short_lived_jvms.use_cheap_jvms()
+    # The server of the page lives as long as its process, and so longer than the test that starts it. Tests of the page
+    # ask for the page.
+    page.BY_DEFAULT = False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from penstock.api.streams.keyed_stream import KeyedStream
     from penstock.api.streams.side_streams import Parts
     from penstock.api.streams.windowed_stream import WindowedStream
+    from penstock.api.web import Web
     from penstock.api.windows import session, tumbling
     from penstock.connectors import nexmark
     from penstock.connectors.collect_sink import collect
@@ -233,6 +234,7 @@ _HOMES = {
     "penstock.api.streams.keyed_stream": ("KeyedStream",),
     "penstock.api.streams.side_streams": ("Parts",),
     "penstock.api.streams.windowed_stream": ("WindowedStream",),
+    "penstock.api.web": ("Web",),
     "penstock.api.windows": ("session", "tumbling"),
     "penstock.connectors": ("nexmark",),
     "penstock.connectors.collect_sink": ("collect",),
@@ -383,6 +385,7 @@ __all__ = [
     "UserCodeRaised",
     "UserMetric",
     "ValueState",
+    "Web",
     "WindowedStream",
     "WriterContext",
     "aggregating_state",

@@ -189,7 +189,10 @@ class Pattern:
             if not isinstance(each, int) or isinstance(each, bool) or each < 1:
                 raise UsageError(f"times: {each!r} is no number of records", hint="give a whole number from 1")
         if most is not None and most < count:
-            raise UsageError(f"times: at least {count} and at most {most} records is no number of records")
+            raise UsageError(
+                f"times({count}, {most}) asks for at least {count} records and at most {most}",
+                hint="give the smaller number first",
+            )
         return self._counted("times", least=count, most=count if most is None else most)
 
     def times_or_more(self, count: int) -> Pattern:
@@ -263,8 +266,8 @@ class Pattern:
     # --- the match as a whole ----------------------------------------------------------------
 
     def within(self, duration: Duration | None) -> Pattern:
-        """The last record of a match comes less than `duration` after its first record. `None`: whenever; then what is
-        kept of a key grows for ever if its partial matches are never completed."""
+        """The last record of a match comes less than `duration` after its first record. With `None` there is no limit:
+        partial matches that are never completed are kept for ever, and the state of their keys grows."""
         if duration is None:
             return replace(self, time=Within(time_us=None))
         time_us = duration_us(duration, argument="within")
@@ -277,15 +280,15 @@ class Pattern:
         return replace(self, skip=SkipKind.TO_NEXT, skip_name=None)
 
     def skip_past_last(self) -> Pattern:
-        """After a match, the next match begins behind its last record: no record is in two matches."""
+        """The next match begins behind the last record of the match before: no record is in two matches."""
         return replace(self, skip=SkipKind.PAST_LAST, skip_name=None)
 
     def skip_to_first(self, name: str) -> Pattern:
-        """After a match, the next match begins with its first record of the part `name`, or later."""
+        """The next match begins with the first record that the match before took as `name`, or with a later record."""
         return self._skipping(SkipKind.TO_FIRST, name, "skip_to_first")
 
     def skip_to_last(self, name: str) -> Pattern:
-        """After a match, the next match begins with its last record of the part `name`, or later."""
+        """The next match begins with the last record that the match before took as `name`, or with a later record."""
         return self._skipping(SkipKind.TO_LAST, name, "skip_to_last")
 
     def _skipping(self, kind: SkipKind, name: str, word: str) -> Pattern:

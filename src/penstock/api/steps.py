@@ -26,6 +26,7 @@ from penstock.api.pattern_steps import PatternStep as PatternStep
 from penstock.api.state import StateKind, Ttl, type_name
 from penstock.api.state_declarations import declared_states
 from penstock.api.windows import WindowType
+from penstock.core.durations import readable
 from penstock.core.graph import DeclaredState
 from penstock.core.task.requests import RequestPolicy
 from penstock.core.task.waiting import WaitFor
@@ -353,6 +354,17 @@ class WindowStep:
     """The schema of the partial aggregates, of a window that shows updates, or that counts records."""
 
     @property
+    def shown(self) -> str:
+        """What `explain` says of the step."""
+        window = self.window.described().replace(", offset 0 us", "")
+        parts = [f"tumbling {window}" if window[:1].isdigit() else window]
+        if self.lateness_us:
+            parts.append(f"late by {self.lateness_us} us")
+        if self.updates is not None:
+            parts.append("with updates")
+        return readable(", ".join(parts))
+
+    @property
     def sides(self) -> dict[str, pa.Schema]:
         """The schema of each side output."""
         return _sides({}, self.late)
@@ -419,6 +431,11 @@ class TopStep(RunningStep):
     rank: str | None = None
     """The column with the place of a record among the records of its key, from 1; None: there is no such column."""
 
+    @property
+    def shown(self) -> str:
+        """What `explain` says of the step."""
+        return f"the first {self.most}"
+
 
 SINCE = "__since"
 """The column with the time at which a group of equal records began, in microseconds since 1970."""
@@ -438,6 +455,11 @@ class DeduplicateStep:
     """The schema of the output."""
     keeps_last: bool = False
     """Whether the last record of a group is shown, as a row of a changelog; otherwise the first record is handed on."""
+
+    @property
+    def shown(self) -> str:
+        """What `explain` says of the step."""
+        return readable(f"the {'last' if self.keeps_last else 'first'} within {self.within_us} us")
 
     @property
     def sides(self) -> dict[str, pa.Schema]:

@@ -17,6 +17,7 @@ from penstock.cli.checkpoints import checkpoints
 from penstock.cli.completion import complete_jobs, completion
 from penstock.cli.demo import demo
 from penstock.cli.doctor import doctor
+from penstock.cli.history import history
 from penstock.cli.jobs import COMMANDS as JOB_COMMANDS
 from penstock.cli.looking import exceptions, info, logs
 from penstock.cli.nexmark import nexmark
@@ -36,7 +37,7 @@ def main() -> None:
 
 for _command in (
     *(run, demo, *JOB_COMMANDS, info, checkpoints, exceptions, logs, top, report),
-    *(completion, doctor, bench, nexmark, sim, state, torture, verify),
+    *(completion, doctor, bench, history, nexmark, sim, state, torture, verify),
 ):
     main.add_command(_command)
 bench.add_command(backpressure)

@@ -137,6 +137,10 @@ class SnapshotMetrics(msgspec.Struct, frozen=True, kw_only=True):
     checkpointed_bytes: int = 0
     """Bytes written for this checkpoint; fewer than the state's size if the checkpoint is incremental."""
     unaligned: bool = False
+    waited_for: TaskId | None = None
+    """The upstream task whose barrier came last, if the task had to wait for the barriers of several."""
+    rows_in: int = 0
+    """How many records the task of a source had read at the barrier, in this attempt."""
 
 
 # --- slot to master ----------------------------------------------------------------------
@@ -161,6 +165,8 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     epoch: Epoch
     metrics: dict[str, dict[str, float]] = {}
     """Task id as text -> name -> value."""
+    process: dict[str, float] = {}
+    """Memory and processor time of the slot's process, by name."""
 
 
 class LoopStuck(Message, frozen=True, kw_only=True):

@@ -162,7 +162,8 @@ class SimReader(SourceReader):
 
     @property
     def holds_splits(self) -> bool:
-        """In half of the worlds. In the other worlds the reader is held as a whole."""
+        """Whether splits are held one by one, as in half of the worlds. In the other worlds a reader is held as a
+        whole."""
         return bool(self._workload.salt & 1 << 9)
 
     def hold(self, splits: Collection[Hashable]) -> None:

@@ -30,6 +30,7 @@ from penstock.api.restoring import restore as make_restore
 from penstock.api.static_tables import StaticTable
 from penstock.api.streams.data_stream import Stream
 from penstock.api.travelling import check_functions_travel
+from penstock.api.web import Web
 from penstock.connectors.file_sink import local_path
 from penstock.core.durations import Duration, duration_ms
 from penstock.core.errors import SettingsError, StorageError, UsageError
@@ -65,6 +66,7 @@ from penstock.spark.launching import Launcher
 from penstock.spark.live_line import shown_progress
 from penstock.spark.looking import SparkRunner
 from penstock.spark.overrides import overridden
+from penstock.spark.page import chosen_web, show
 from penstock.spark.preflight import (
     check_host,
     check_session,
@@ -124,6 +126,8 @@ class Environment(Program):
             folders that are made there. Default: the checkpoint directory, if it is such a folder.
         high_availability: where several drivers of the job meet, so that one driver can take the job over from
             another: `ha_files(...)` or `zookeeper(...)`. Default: the job ends with its driver.
+        web: whether the program has a page with its jobs, and where: `True`, `False`, or `ps.Web(...)`. Default: a page
+            on this host only, if the extra `web` is installed.
 
     """
 
@@ -142,6 +146,7 @@ class Environment(Program):
         state_backend: StateBackend | None = None,
         landing: str | os.PathLike[str] | None = None,
         high_availability: HighAvailability | None = None,
+        web: bool | Web | None = None,
     ) -> None:
         # Called first: at this point the local variables are the arguments, and no others.
         given = overridden(locals())
@@ -182,6 +187,7 @@ class Environment(Program):
         self._high_availability = high_availability
         self._landing = FileStore(landing, options=self._options) if landing is not None else None
         self._directories: list[Path] = []
+        self._web = chosen_web(web)
 
     @property
     def spark(self) -> Any:
@@ -291,6 +297,11 @@ class Environment(Program):
                 the job.
 
         """
+        job = self._start(name, restore=restore, fresh=fresh)
+        show(job, self._web, self.settings, self._checkpointing)
+        return job
+
+    def _start(self, name: str, *, restore: Restore | str | os.PathLike[str] | None, fresh: bool) -> Job:
         check_session(self._spark)
         job_name = job_slug(name)
         if fresh and self._high_availability is not None:

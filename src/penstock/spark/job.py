@@ -45,6 +45,7 @@ from penstock.net.zeromq import ZmqTransport
 from penstock.plan.graph import Plan
 from penstock.plan.picture import as_svg
 from penstock.ports import Leader
+from penstock.runtime.facts import JobFacts
 from penstock.runtime.master.driver import MasterDriver, SnapshotRequest
 from penstock.runtime.master.readings import Reading
 from penstock.runtime.views import JobView, place_of, tell_dropped
@@ -154,8 +155,8 @@ class Job:
         self._parts: MasterParts | None = None
         self._control: ControlServer | None = None
         self._view = waiting
-        self._checkpoints: tuple[CheckpointDetails, ...] = ()
-        """The checkpoints of a job that is over; empty before."""
+        self._last: JobFacts | None = None
+        """What was known about the job when it was over; None before."""
         parts = attempt(self._lose)
         if parts is not None:
             self._take(parts)
@@ -207,12 +208,20 @@ class Job:
         answered: queue.SimpleQueue[tuple[CheckpointDetails, ...]] = queue.SimpleQueue()
         if self._parts is not None and not self._over.is_set():
             self._command(lambda driver: answered.put(driver.checkpoints()))
-            # If the job ends before it answers, `_checkpoints` has the last list.
+            # If the job ends before it answers, `_last` has the last list.
             ended = SnapshotFailed(f"job {self.name!r} has ended")
             with contextlib.suppress(SnapshotFailed):
                 found = self._answer(answered, what="list of checkpoints", timeout=None, ended=ended)
                 return list(found)
-        return list(self._checkpoints)
+        return [] if self._last is None else list(self._last.checkpoints)
+
+    def _ask_facts(self, answer: Callable[[JobFacts], None]) -> None:
+        """Have `answer` called once with everything that is known about the job: at once, or soon from the job's
+        thread."""
+        if self._parts is not None and not self._over.is_set():
+            self._command(lambda driver: answer(driver.facts()))
+        else:
+            answer(self._last or JobFacts(now=self._clock.now(), view=self._view, plan=None))
 
     def log_lines(self, *, after: int = 0, slot: int | None = None, lines: int = 200) -> dict[str, Any]:
         """The last lines that the code of the program has logged or printed in slots, or in one `slot`, and that the
@@ -577,7 +586,7 @@ class Job:
             if parts is None:
                 return
             self._view = parts.driver.view()
-            self._checkpoints = parts.driver.checkpoints()
+            self._last = parts.driver.facts()
             self._tell_failure(parts.driver)
             _release(parts)
         finally:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import polars as pl
@@ -70,12 +70,12 @@ class ToDecimal:
             return None
         # The number of digits before the point, without zeros in front.
         if number and number.adjusted() >= self.precision:
-            return self._refused()
+            return None if self.lenient else self._fail()
         if number and number.adjusted() < -self.scale - 1:
             return Decimal(0)
         rounded = number.quantize(Decimal(1).scaleb(-self.scale), context=_EXACT)
         if rounded and rounded.adjusted() >= self.precision - self.scale:
-            return self._refused()
+            return None if self.lenient else self._fail()
         return rounded
 
     def _read_text(self, text: str) -> Decimal | None:
@@ -86,9 +86,8 @@ class ToDecimal:
             return None
         raise ComputeError(f"{text!r} is no number, in {self.text}: use try_cast to have null in its place")
 
-    def _refused(self) -> None:
-        if not self.lenient:
-            raise self._out_of_range()
+    def _fail(self) -> NoReturn:
+        raise self._out_of_range()
 
     def _out_of_range(self) -> ComputeError:
         return ComputeError(f"a value is out of range in {self.text}: cast to a wider decimal")

@@ -254,6 +254,7 @@ class KeyedStream:
         whose rows go to `handleInitialState` before anything else. State and timers are kept under `name`. See
         docs/spark.md.
         """
+        self._state.refuse_changelog("transform_with_state")
         host = self._state.ledger.processor_host
         if host is None:
             raise UsageError("transform_with_state needs an Environment on Spark", hint="make a ps.Environment(spark)")

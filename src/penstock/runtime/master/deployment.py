@@ -177,6 +177,7 @@ class Deployment:
         self._parts.unneeded.start(self.plan, effect.epoch, effect.tasks)
         self.attempt = effect.epoch if effect.tasks is None else self.attempt
         self._progress.begins(self.plan, effect.tasks)
+        self._progress.chronicle.deployed(self.plan, effect.epoch, effect.tasks, self._decisions.now)
         orders = Orders(
             job=self._storage.job,
             plan=self.plan,

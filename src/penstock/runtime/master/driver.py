@@ -43,6 +43,7 @@ from penstock.core.views import CheckpointDetails
 from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
 from penstock.ports import Store
+from penstock.runtime.facts import JobFacts
 from penstock.runtime.full_steps import UnneededSources
 from penstock.runtime.master.alignment import GroupTimes
 from penstock.runtime.master.closing import Closing
@@ -271,6 +272,7 @@ class MasterDriver:
         if refusal is not None:
             answer(refusal)
             return
+        self._progress.chronicle.rescale_asked(plan.parallelism, parallelism, self._ports.clock.now())
         self._rescales.ask(plan.rescaled(parallelism), answer)
 
     def hold_newest(self) -> Reading | None:
@@ -297,6 +299,7 @@ class MasterDriver:
             self._readings.end()
         self._readings.turn(now)
         self._closing.turn(now)
+        self._progress.chronicle.is_in(self.outcome or self._decisions.lifecycle.state, now)
         if self.outcome is not None:
             return None
         waiting = (self._decisions, self._closing, self._parts, self._readings)
@@ -374,6 +377,23 @@ class MasterDriver:
         """The checkpoints that the coordinator remembers, newest first, with the part of each subtask. Belongs to the
         loop's thread."""
         return self._decisions.coordinator.details()
+
+    def facts(self) -> JobFacts:
+        """Everything that is known about the job, frozen. Belongs to the loop's thread."""
+        lifecycle, registered, progress = self._decisions.lifecycle, self._links.registered, self._progress
+        slots = progress.slot_facts(lifecycle.slots, registered, spare=False)
+        slots += progress.slot_facts(lifecycle.spares, registered, spare=True)
+        return JobFacts(
+            now=self._ports.clock.now(),
+            view=self.view(),
+            plan=self._deployment.plan,
+            checkpoints=self.checkpoints(),
+            entered=dict(progress.chronicle.entered),
+            attempts=tuple(progress.chronicle.attempts),
+            tasks=dict(progress.chronicle.tasks),
+            rescales=tuple(progress.chronicle.rescales),
+            slots=tuple(slots),
+        )
 
     # --- what goes wrong -----------------------------------------------------------------
 

@@ -102,6 +102,7 @@ class Hearing:
                 # coordinator is not told.
                 if not self._closing.is_decided:
                     feed_coordinator(TaskEnded(task=message.task, epoch=message.epoch))
+                self._progress.chronicle.task_ended(message.task, self._decisions.now)
                 feed_job(TaskDone(task=message.task, epoch=message.epoch))
             case Acknowledge():
                 feed_coordinator(Acknowledged(message=message))
@@ -124,6 +125,7 @@ class Hearing:
 
     def _on_heartbeat(self, message: Heartbeat) -> None:
         self._progress.slot_turns(message.slot, self._decisions.now)
+        self._progress.process_is(message.slot, message.process)
         self._decisions.feed_job(SlotTurned(slot=message.slot))
         # A slot that was replaced may still live, and report on tasks that another slot runs by now.
         if message.epoch == self._deployment.attempt and message.slot in self._decisions.lifecycle.slots:

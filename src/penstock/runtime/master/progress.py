@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.core.ids import Instant, JobId, SlotId, TaskId
 from penstock.core.job.events import AttemptEnded, FailureCause, RegionEnded, SlotLoading, SlotMute, SlotStuck
 from penstock.core.job.stuck import Stuckness
-from penstock.core.messages import LoopStuck, TaskFailed, TasksLoading, WorkerLog
+from penstock.core.messages import LoopStuck, Register, TaskFailed, TasksLoading, WorkerLog
 from penstock.plan.graph import Plan
 from penstock.runtime import worker_logs
+from penstock.runtime.facts import SlotFacts
+from penstock.runtime.master.chronicle import Chronicle
 from penstock.runtime.pulse import Stuck
-from penstock.runtime.views import FailureView, StuckView, failure_view, place_of
+from penstock.runtime.views import FailureView, StuckView, failure_view, place_of, slot_view
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +68,8 @@ class JobProgress:
         self._mute: set[SlotId] = set()
         self._turned: dict[SlotId, Instant] = {}
         """When the loop of each slot turned last, as far as is known."""
+        self._processes: dict[SlotId, dict[str, float]] = {}
+        self.chronicle = Chronicle()
 
     def slot_stuck(self, message: LoopStuck, now: Instant) -> SlotStuck:
         """The loop of a slot does not turn. Returns the event for the job's lifecycle."""
@@ -141,6 +145,7 @@ class JobProgress:
         known = tuple(slots)
         self._mute.intersection_update(known)
         self._turned = {slot: self._turned[slot] for slot in known if slot in self._turned}
+        self._processes = {slot: self._processes[slot] for slot in known if slot in self._processes}
         self._stuck = {slot: self._stuck[slot] for slot in known if slot in self._stuck}
         return tuple(self._stuck.values())
 
@@ -161,6 +166,31 @@ class JobProgress:
     def tell_turning(self, slot: SlotId) -> None:
         """Log that a slot is not stuck any more."""
         log.warning("slot %d of job %s goes on: the code that it was in has returned", slot.number, self._job)
+
+    def process_is(self, slot: SlotId, process: dict[str, float]) -> None:
+        """A slot has told the memory and the processor time of its process."""
+        self._processes[slot] = process
+
+    def slot_facts(
+        self, slots: Iterable[SlotId], registered: Mapping[SlotId, Register], *, spare: bool
+    ) -> list[SlotFacts]:
+        """What these slots have told about themselves."""
+        found = []
+        for slot in slots:
+            seen = slot_view(slot, registered.get(slot))
+            found.append(
+                SlotFacts(
+                    number=seen.number,
+                    incarnation=seen.incarnation,
+                    name=str(slot),
+                    host=seen.host,
+                    pid=seen.pid,
+                    spare=spare,
+                    heard=self._turned.get(slot),
+                    process=self._processes.get(slot, {}),
+                )
+            )
+        return found
 
     def heard(self, metrics: dict[str, dict[str, float]]) -> None:
         """A slot has reported running totals of its tasks, in the attempt that was deployed last."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.core.elements import Barrier
-from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, SlotId, TaskId
+from penstock.core.ids import ChannelIndex, CheckpointId, Instant, JobId, OperatorId, SlotId, TaskId
 from penstock.core.messages import (
     Acknowledge,
     BarrierTaken,
@@ -150,6 +150,8 @@ class SlotTaskHost:
             bytes_persisted=effect.bytes_persisted,
             checkpointed_bytes=effect.checkpointed_bytes,
             unaligned=effect.metrics.unaligned,
+            waited_for=self._waited_for(task, effect.metrics.last_channel),
+            rows_in=effect.metrics.rows_in,
         )
         self._tell(
             Acknowledge(
@@ -161,6 +163,14 @@ class SlotTaskHost:
                 metrics=metrics,
             )
         )
+
+    def _waited_for(self, task: TaskId, channel: ChannelIndex | None) -> TaskId | None:
+        """The task at the sending end of a channel of this task."""
+        found = self._tasks.by_id.get(task)
+        if channel is None or found is None:
+            return None
+        key = found.gate.channels[channel].key
+        return TaskId(self._tasks.plan.edges[key.edge].upstream, key.upstream)
 
     def decline(self, task: TaskId, effect: DeclineSnapshot) -> None:
         """Tell the master that the task does not take part in the checkpoint, and why."""

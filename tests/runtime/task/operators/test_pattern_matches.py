@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pattern_oracle import Oracle
 
 from penstock.api.pattern_steps import Contiguity, PatternShape, Refusal, Skip, SkipKind, StepShape
+from penstock.core.errors import CorruptFile
 from penstock.runtime.task.operators.pattern_automaton import Automaton
 from penstock.runtime.task.operators.pattern_matches import KeyMatches
 
@@ -225,6 +226,54 @@ def test_a_long_chain_is_saved_and_loaded_without_recursion():
     other = feed.fresh()
     other.load(feed.made.saved())
     assert other.saved() == feed.made.saved()
+
+
+def test_a_key_with_many_records_of_one_time_stops_for_other_work():
+    """Otherwise a million records of one day would hold up the task until all of them are taken."""
+    a, b = StepShape(names=(0,), conditions=(0,)), StepShape(names=(1,), conditions=(2,))
+    shape = PatternShape(steps=(a, b), within_us=1_000, skip=Skip(kind=SkipKind.PAST_LAST))
+    made = Feed(shape).made
+    asking, stops = made.run([(0, [(1 if number % 2 == 0 else 4, {"number": number}) for number in range(5_000)])]), 0
+    asked = next(asking, None)
+    while asked is not None:
+        stops += 1
+        assert asked[1] == []
+        try:
+            asked = asking.send([])
+        except StopIteration:
+            asked = None
+    assert stops >= 10
+    assert len([each for each in made.outcomes if each.is_match]) == 2_500
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("taken", {"before": 99}),
+        ("taken", {"name": 7}),
+        ("taken", {"name": -1}),
+        ("taken", {"record": 99}),
+        ("taken", {"record": -1}),
+        ("taken", {"before": None}),
+        ("records", {"record": None}),
+        ("partials", {"place": 99}),
+        ("partials", {"place": -1}),
+        ("partials", {"place": 0}),
+        ("partials", {"open": -1}),
+        ("partials", {"open": 1 << 40}),
+        ("partials", {"last": 99}),
+    ],
+)
+def test_partial_matches_that_cannot_be_are_refused(part, change):
+    """A snapshot may have been written by anybody."""
+    a, b = StepShape(names=(0,), conditions=(0,), most=None), StepShape(names=(1,), conditions=(2,))
+    feed = Feed(PatternShape(steps=(a, b), within_us=1_000))
+    feed.moment(0, [(1, {"number": 0, "level": 0})])
+    saved = feed.made.saved()
+    feed.fresh().load(saved)
+    saved[part][0] |= change
+    with pytest.raises(CorruptFile, match="partial matches of a pattern cannot be read"):
+        feed.fresh().load(saved)
 
 
 @pytest.mark.parametrize(

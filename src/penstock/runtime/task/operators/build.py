@@ -101,9 +101,7 @@ def build_operator(step: Step) -> Operator:
         case AsyncMapStep():
             return AsyncMapOperator(step)
         case ProcessStep():
-            function = step.function
-            is_limit = isinstance(function, FirstRows) and function.ends_sources
-            return LimitOperator(step, function) if is_limit else ProcessOperator(step)
+            return _process_operator(step)
         case KeyedProcessStep():
             return _keyed_operator(step)
         case CombineStep() | WindowStep() | RunningCombineStep() | RunningStep():
@@ -116,6 +114,13 @@ def build_operator(step: Step) -> Operator:
             return DriverCommittedSink(step) if step.sink.commits_on_driver else SinkOperator(step)
         case _:
             assert_never(step)
+
+
+def _process_operator(step: ProcessStep) -> Operator:
+    function = step.function
+    if isinstance(function, FirstRows) and function.ends_sources:
+        return LimitOperator(step, function)
+    return ProcessOperator(step)
 
 
 def _keyed_operator(step: KeyedProcessStep) -> Operator:

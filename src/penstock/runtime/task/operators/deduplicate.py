@@ -251,7 +251,10 @@ class _Groups:
             if not rows.size:
                 return
             keys = self.codes[rows]
-            beyond = ~has_group[keys] | (times[rows] >= moved(self.begun, within_us)[keys])
+            # A group whose end does not fit into 64 bits does not end.
+            ends = self.begun <= _LAST_TIME - within_us
+            is_behind = ends[keys] & (times[rows] >= moved(self.begun, within_us)[keys])
+            beyond = ~has_group[keys] | is_behind
             rows, keys = rows[beyond], keys[beyond]
             first = np.full(has_group.size, -1)
             first[keys[::-1]] = rows[::-1]
@@ -263,7 +266,7 @@ class _Groups:
         # All keys that are left have a group, because every turn has begun one.
         begun, starts = self.begun.tolist(), list[int]()
         for row, key, time in zip(rows.tolist(), self.codes[rows].tolist(), times[rows].tolist(), strict=True):
-            if time >= min(begun[key] + within_us, _LAST_TIME):
+            if time >= begun[key] + within_us:
                 begun[key] = time
                 starts.append(row)
         self.begun = np.array(begun, np.int64)

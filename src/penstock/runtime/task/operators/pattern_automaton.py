@@ -79,12 +79,19 @@ class Place:
         """The bit that says that the records that are taken became a match when time was over."""
         return 2 << len(self.options)
 
+    @property
+    def most_open(self) -> int:
+        """The greatest number that these bits make."""
+        return (4 << len(self.options)) - 1
+
 
 class Automaton:
     """The places of a pattern, and what a record does in a place."""
 
     def __init__(self, shape: PatternShape) -> None:
         self._shape = shape
+        self.names = frozenset(name for step in shape.steps for name in step.names)
+        """The numbers of the names by which records are taken."""
         self._first_place: list[int] = []
         number = START + 1
         for step in shape.steps:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.api.pattern_steps import PatternShape, SkipKind
+from penstock.core.errors import CorruptFile
 from penstock.runtime.task.operators.pattern_automaton import START, Automaton
 
 Row = dict[str, Any]
@@ -56,8 +57,9 @@ Asked = Generator[tuple[Row | None, list[Question]], list[bool], None]
 """Hands out a record with questions about the record, and takes the answers in the same order. There may be no
 question: then the caller may look for other work."""
 
+_HINT = "restore the job from another checkpoint or savepoint"
 _MANY = 256
-"""A key with more partial matches stops for other work at every record."""
+"""A key with more partial matches stops for other work at every record, and every key does so after so many records."""
 
 
 @dataclass(frozen=True)
@@ -93,19 +95,22 @@ class KeyMatches:
 
     def run(self, moments: Sequence[Moment]) -> Asked:
         """Take in the records of some moments, in the order of their times."""
+        taken = 0
         for moment, (time, records) in enumerate(moments):
             self._run_out(moment, time)
             for record in records:
                 truths, row = record
+                taken += 1
                 questions = self._questions(truths) if truths & self._referring else []
-                if questions or len(self._partials) > _MANY:
+                if questions or len(self._partials) > _MANY or taken % _MANY == 0:
                     answers = yield row, [each for each, _ in questions]
                     self._take(moment, time, record, self._answered(truths, questions, answers))
                 else:
                     self._take(moment, time, (truths & ~self._referring, row), None)
 
     def _questions(self, truths: int) -> list[tuple[Question, int]]:
-        """What must be known of a record, with the number of the partial match that asks."""
+        """The questions that a record with these truths raises, each with the number of the partial match that depends
+        on the answer."""
         found: list[tuple[Question, int]] = []
         for number, (place, still_open, last) in enumerate([*self._partials, _start(self._automaton)]):
             asked = truths & self._referring & self._automaton.asked(place, still_open)
@@ -116,7 +121,8 @@ class KeyMatches:
         return found
 
     def _answered(self, truths: int, questions: list[tuple[Question, int]], answers: list[bool]) -> list[int]:
-        """The truths for each partial match, and for a match that begins."""
+        """Which conditions the record fulfils, as bits: for each partial match, because conditions may refer to what
+        the partial match has taken, and at last for a match that begins with the record."""
         found = [truths & ~self._referring] * (len(self._partials) + 1)
         for ((condition, _), number), answer in zip(questions, answers, strict=True):
             if answer:
@@ -237,15 +243,28 @@ class KeyMatches:
         return {"next": self._next, "records": rows, "taken": taken, "partials": partials, "found": found}
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Go on from a value of the state."""
+        """Go on from a value of the state. Raises `CorruptFile`: the value may come from a snapshot that anybody
+        wrote."""
+        try:
+            self._load(saved)
+        except (IndexError, TypeError) as error:
+            raise CorruptFile(f"partial matches of a pattern cannot be read: {error}", hint=_HINT) from error
+
+    def _load(self, saved: dict[str, Any]) -> None:
         records = [(each["number"], each["time"], each["record"]) for each in saved["records"]]
         links: list[Link] = []
         for each in saved["taken"]:
-            before = each["before"]
-            links.append(Link(None if before < 0 else links[before], each["name"], records[each["record"]]))
+            before, name, record = each["before"], each["name"], each["record"]
+            if name not in self._automaton.names or record < 0 or records[record][2] is None:
+                raise IndexError(f"name {name} takes record {record}, and there is no such name or record")
+            links.append(Link(None if before < 0 else links[before], name, records[record]))
         self._next = saved["next"]
         self._partials = [(each["place"], each["open"], links[each["last"]]) for each in saved["partials"]]
         self._found = [links[each["last"]] for each in saved["found"]]
+        places = self._automaton.places
+        for place, still_open, _ in self._partials:
+            if not START < place < len(places) or not 0 <= still_open <= places[place].most_open:
+                raise IndexError(f"there is no place {place} with the open options {still_open}")
 
 
 def rows_by_name(last: Link, names: int) -> list[list[Row]]:

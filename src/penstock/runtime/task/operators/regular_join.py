@@ -322,7 +322,7 @@ class RegularJoinOperator(TwoSidedOperator):
         return came
 
     def _hand_on_alone_rows(self, run: Run, rows: Int64s, side: int, results: _Results, kind: int) -> Steps:
-        """Hand on rows of a run without a row of the other side; or take them back."""
+        """Hand on rows of a run that match no row of the other side, or take such results back: `kind` says which."""
         for begin in range(0, rows.size, RESULT_ROWS):
             part = rows[begin : begin + RESULT_ROWS]
             results.alone(run.rows, side, part, kind)

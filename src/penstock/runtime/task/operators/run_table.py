@@ -113,8 +113,8 @@ class RunTable:
 
     @property
     def slow(self) -> SlowMerging | None:
-        """Set if merges call an aggregate of the user's. Then `settle` and `take_due_in_slices` merge, and no other
-        call that the loop makes does."""
+        """Set if merges call an aggregate of the user's, and so may take long. Then the loop merges only by the methods
+        that do so in slices: `settle`, `flush_in_slices` and `take_due_in_slices`."""
         return None
 
     def keep_at(self, place: RunPlace, limits: RunLimits) -> None:

@@ -53,7 +53,7 @@ _HELD_ROWS = 4_096
 _WORTH_GROUPING = 0.9
 """Records are grouped before the exchange if a smaller share of rows is left."""
 _UNGROUPED_BATCHES = 15
-"""So many batches are not grouped before it is tried again."""
+"""After a batch that grouping made hardly smaller, so many batches are not grouped. Then grouping is tried again."""
 
 
 def settled_us(watermark_us: int, lateness_us: int) -> int:
