@@ -191,7 +191,7 @@ def _headline(job: str, numbers: Mapping[str, Any]) -> Text:
 def _steps(steps: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
     has_shares = any(f"{name}_share" in step for step in steps for name in SHARES)
-    for title in ("step", "subtasks", "in/s", "out/s", "waiting", "skew", *(SHARES if has_shares else ())):
+    for title in ("step", "subtasks", "in/s", "out/s", "queued", "skew", *(SHARES if has_shares else ())):
         table.add_column(title, justify="left" if title == "step" else "right", no_wrap=True)
     for step in steps:
         cells: list[Text | str] = [

@@ -20,7 +20,7 @@ from penstock.core.ids import JobId
 from penstock.core.messages import WorkerLog
 from penstock.ports import Clock
 from penstock.runtime import worker_logs
-from penstock.runtime.log_lines import LOGGER
+from penstock.runtime.log_lines import LOGGER, Listener
 from penstock.settings import JobSettings
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ FILE_BYTES = 10_000_000
 FILES = 5
 
 
-class JobLines(logging.Handler):
+class JobLines(Listener):
     """The lines of one job, numbered from 1."""
 
     def __init__(self, job: JobId, clock: Clock, *, folder: Path | None = None, most: int = MOST_LINES) -> None:

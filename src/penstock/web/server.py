@@ -22,13 +22,15 @@ import uvicorn
 
 from penstock.api.web import FIRST_PORT, LOOPBACK, Web
 from penstock.core.errors import HostError
+from penstock.core.ids import JobId
 from penstock.runtime.facts import JobFacts
 from penstock.web.access import Access
 from penstock.web.acting import Acting
 from penstock.web.actions import Actions
 from penstock.web.app import App
 from penstock.web.archive import Archive
-from penstock.web.logs import RecentLines
+from penstock.web.ids import job_id
+from penstock.web.logs import LINES_KEPT, RecentLines
 from penstock.web.routes import all_routes
 from penstock.web.watched_jobs import ShownJob, WatchedJobs
 
@@ -57,6 +59,7 @@ class Server:
             archived=lambda document: None if archive is None else archive.write(document),
         )
         self._logs = RecentLines()
+        self._logs.slot_lines = self._slot_lines
         self._about = _About(self._logs)
         acting = Acting(Actions(self._executor, _clock_ms), self.jobs.driven, self.jobs.folders)
         names = [web.host if ":" not in web.host else f"[{web.host}]", *web.names]
@@ -87,6 +90,10 @@ class Server:
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="penstock-web", daemon=True)
+
+    def _slot_lines(self, job: str, slot: int) -> list[dict[str, Any]]:
+        shown = self.jobs.driven(job_id(JobId(job)))
+        return [] if shown is None else list(shown.driven.log_lines(slot=slot, lines=LINES_KEPT)["lines"])
 
     def start(self) -> None:
         """Begin to answer."""
