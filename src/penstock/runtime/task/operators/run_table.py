@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.ports import Background, WorkResult
@@ -87,6 +89,8 @@ class RunTable:
 
     reads_once = True
     """Whether every row is read once: when it is removed."""
+    takes_marks = False
+    """Whether a run that has lost rows behind its first rows can be restored as it is."""
 
     def __init__(self, keys: Sequence[str], time: str, grouped: Callable[[Sequence[pa.Table]], pa.Table]) -> None:
         self.keys = tuple(keys)
@@ -146,8 +150,15 @@ class RunTable:
             self._flush()
             self._compact()
 
-    def take_in(self, blocks: Sequence[pa.RecordBatch], buffer: pa.Buffer | None, first: int) -> SortedRun:
+    def take_in(
+        self,
+        blocks: Sequence[pa.RecordBatch],
+        buffer: pa.Buffer | None,
+        first: int,
+        gone: npt.NDArray[np.bool_] | None = None,
+    ) -> SortedRun:
         """Take a run in that was restored, of which the rows before `first` are gone."""
+        assert gone is None
         run = SortedRun(blocks, self.time, buffer)
         if first < run.rows:
             self._begins_at(run.first_time(first))
@@ -303,6 +314,11 @@ class RunTable:
         if inputs and left is not None:
             kept.insert(inputs[0], left)
         self._runs = kept
+
+    @property
+    def section_rows(self) -> int:
+        """Small runs are saved with the index of a snapshot, up to this many rows."""
+        return self.limits.section_rows
 
     def freeze(self) -> Frozen:
         """All rows, by reference. Later changes replace runs and tables, and do not change them."""
