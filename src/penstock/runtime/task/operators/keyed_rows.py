@@ -32,7 +32,9 @@ from penstock.runtime.task.operators.sorted_runs import (
     Place,
     RunLimits,
     SortedRun,
+    few,
     in_blocks,
+    lookup_limits,
     next_place,
 )
 from penstock.runtime.task.operators.window_table import Header, encode_rows
@@ -41,10 +43,6 @@ from penstock.state.run_places import MemoryPlace, RunPlace
 
 Times = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.bool_]
-
-_FEW = 64
-"""A snapshot saves small runs with its index, up to this part of all rows."""
-_LEAST_FEW = 512
 
 
 class Found(NamedTuple):
@@ -79,7 +77,7 @@ class KeyedRows:
 
     def keep_at(self, place: RunPlace, limits: RunLimits) -> None:
         """From here on runs are kept at this place, within these limits. The table closes the place."""
-        self._place, self.limits = place, limits
+        self._place, self.limits = place, lookup_limits(limits)
 
     def merge_in(self, background: Background, fail: Callable[[BaseException], None]) -> None:
         """From here on large runs are merged in the background. `fail` is called if a merge fails."""
@@ -231,7 +229,7 @@ class KeyedRows:
     @property
     def _few(self) -> int:
         """How many rows are few, in comparison with all rows."""
-        return min(max(self.rows // _FEW, _LEAST_FEW), self.limits.section_rows)
+        return min(few(self.rows), self.limits.section_rows)
 
     def _merge_on(self, merge: KeyedMerge, background: Background) -> None:
         """Do the next piece of a merge in the background."""

@@ -145,7 +145,7 @@ class RunTable:
         self._appended_rows += rows.num_rows
         self._appended_bytes += rows.nbytes
         limits = self.limits
-        is_large = self._appended_rows >= limits.run_rows or self._appended_bytes >= limits.run_bytes
+        is_large = self._appended_rows >= self.run_rows or self._appended_bytes >= limits.run_bytes
         if is_large or len(self._appended) >= MOST_APPENDED:
             self._flush()
             self._compact()
@@ -314,6 +314,11 @@ class RunTable:
         if inputs and left is not None:
             kept.insert(inputs[0], left)
         self._runs = kept
+
+    @property
+    def run_rows(self) -> int:
+        """Appended rows become a run when there are this many."""
+        return self.limits.run_rows
 
     @property
     def section_rows(self) -> int:

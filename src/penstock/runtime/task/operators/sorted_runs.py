@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,6 +77,21 @@ class RunLimits:
     """The same, where every row is read once: there to merge runs costs more than to read many runs."""
     fanout: int = 8
     """So many runs of a larger size are merged."""
+
+
+_FEW = 64
+_LEAST_FEW = 512
+
+
+def few(rows: int) -> int:
+    """How many rows are few, in comparison with so many rows."""
+    return max(rows // _FEW, _LEAST_FEW)
+
+
+def lookup_limits(limits: RunLimits) -> RunLimits:
+    """Limits for runs in which rows are looked up: a part is a single block, so that there are few blocks to look
+    into."""
+    return replace(limits, block_rows=limits.block_rows * limits.part_blocks, part_blocks=1)
 
 
 @dataclass(frozen=True, kw_only=True)

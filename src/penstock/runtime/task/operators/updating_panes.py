@@ -8,6 +8,7 @@ makes the changes. So a window that shows updates of late records costs little m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -24,32 +25,74 @@ from penstock.runtime.task.operators import window_table
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.pane_pieces import PanePieces, panes_of, parts_of
 from penstock.runtime.task.operators.run_lookup import HASH_BITS, rows_between, rows_like, rows_of_hashes
-from penstock.runtime.task.operators.sorted_runs import LAST_HASH
+from penstock.runtime.task.operators.run_merging import like_runs, runs_to_merge
+from penstock.runtime.task.operators.sorted_runs import LAST_HASH, LiveSorted, RunLimits, few, lookup_limits
 from penstock.runtime.task.operators.updating_windows import UpdatingWindowOperator
 from penstock.runtime.task.operators.window_changes import add_panes, changes_of_panes, repeated
 from penstock.runtime.task.operators.window_table import WindowTable
 from penstock.runtime.task.partitioning import key_hashes
 from penstock.runtime.task.slices import Steps
+from penstock.state.run_places import RunPlace
 
 Times = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.bool_]
 
+_FANOUT = 4
+"""So many runs of about one size are merged."""
 _SCAN = 4
 """Rows are looked at one by one when there are not this many times as many as are looked up."""
 _LAST_START = 2**63 - 1
 
 
+class PaneTable(WindowTable):
+    """Rows of panes in which rows are looked up. So a run has few blocks, and runs are merged sooner than runs whose
+    rows are read when their windows fire. What a checkpoint writes anew, because it is in no file, is a small part of
+    all rows."""
+
+    reads_once = False
+
+    def keep_at(self, place: RunPlace, limits: RunLimits) -> None:
+        """From here on runs are kept at this place, within these limits. The table closes the place."""
+        super().keep_at(place, lookup_limits(limits))
+
+    @property
+    def run_rows(self) -> int:
+        """Appended rows become a run when there are this many."""
+        return min(self.limits.run_rows, few(self.rows))
+
+    @property
+    def section_rows(self) -> int:
+        """Small runs are saved with the index of a snapshot, up to this many rows."""
+        return min(self.limits.section_rows, few(self.rows))
+
+    def runs(self) -> tuple[LiveSorted, ...]:
+        """All rows, in runs."""
+        self._flush()
+        self._compact()
+        return super().runs()
+
+    def _first_to_merge(self, runs: Sequence[LiveSorted]) -> int | None:
+        sizes, small = [live.rows for live in runs], len(runs)
+        while small and sizes[small - 1] <= self.run_rows:
+            small -= 1
+        first = runs_to_merge(sizes[small:], self.limits)
+        if first is not None:
+            return small + first
+        if not self._merges and self._waste.is_great(runs):
+            return 0
+        limits = replace(self.limits, run_rows=self.run_rows, fanout=min(self.limits.fanout, _FANOUT))
+        return like_runs(sizes, limits, limits.fanout)
+
+
 class UpdatingPaneOperator(UpdatingWindowOperator):
     """Windows that are made of panes."""
 
-    _table: WindowTable
+    _table: PaneTable
 
     def __init__(self, step: WindowStep) -> None:
         self._window = _of_panes(step.window)
         super().__init__(step)
-        self._table = WindowTable(replace(step, window=self._window.panes))
-        # A pane is read for each window that holds the pane, and for each change.
-        self._table.reads_once = False
+        self._table = PaneTable(replace(step, window=self._window.panes))
         self._panes = PanePieces(self._window, step.keys, self._calculations)
 
     @property
