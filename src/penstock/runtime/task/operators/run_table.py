@@ -216,12 +216,16 @@ class RunTable:
         if not self._appended:
             return
         rows, is_grouped = self._hashed(self._appended)
+        self._runs.append(self._made_run(ordered(rows, self.time), is_grouped=is_grouped))
+        self._appended, self._appended_rows, self._appended_bytes = [], 0, 0
+
+    def _made_run(self, rows: pa.Table, *, is_grouped: bool = False) -> LiveSorted:
+        """A run of rows that have hashes and are in order."""
         builder = self._place.build()
-        for block in ordered(rows, self.time).to_batches(max_chunksize=self.limits.block_rows):
+        for block in rows.to_batches(max_chunksize=self.limits.block_rows):
             builder.add(block)
         blocks, buffer = builder.end()
-        self._runs.append(LiveSorted(SortedRun(blocks, self.time, buffer, is_grouped=is_grouped)))
-        self._appended, self._appended_rows, self._appended_bytes = [], 0, 0
+        return LiveSorted(SortedRun(blocks, self.time, buffer, is_grouped=is_grouped))
 
     def _hashed(self, appended: Sequence[pa.Table]) -> tuple[pa.Table, bool]:
         """Appended rows with their hashes, and whether no time and key comes twice. Rows are grouped if that makes them

@@ -25,8 +25,16 @@ from penstock.runtime.task.operators import window_table
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.pane_pieces import PanePieces, panes_of, parts_of
 from penstock.runtime.task.operators.run_lookup import HASH_BITS, rows_between, rows_like, rows_of_hashes
-from penstock.runtime.task.operators.run_merging import like_runs, runs_to_merge
-from penstock.runtime.task.operators.sorted_runs import LAST_HASH, LiveSorted, RunLimits, few, lookup_limits
+from penstock.runtime.task.operators.run_merging import like_runs
+from penstock.runtime.task.operators.sorted_runs import (
+    KEY_HASH,
+    LAST_HASH,
+    LiveSorted,
+    RunLimits,
+    few,
+    lookup_limits,
+    ordered,
+)
 from penstock.runtime.task.operators.updating_windows import UpdatingWindowOperator
 from penstock.runtime.task.operators.window_changes import add_panes, changes_of_panes, repeated
 from penstock.runtime.task.operators.window_table import WindowTable
@@ -37,8 +45,12 @@ from penstock.state.run_places import RunPlace
 Times = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.bool_]
 
-_FANOUT = 4
+_FANOUT = 6
 """So many runs of about one size are merged."""
+_RUN_ROWS = 16_384
+"""Appended rows become a run when there are this many, or more if there are many rows."""
+_MOST_SMALL = 16
+"""So many of the newest runs are merged if they are small."""
 _SCAN = 4
 """Rows are looked at one by one when there are not this many times as many as are looked up."""
 _LAST_START = 2**63 - 1
@@ -58,30 +70,38 @@ class PaneTable(WindowTable):
     @property
     def run_rows(self) -> int:
         """Appended rows become a run when there are this many."""
-        return min(self.limits.run_rows, few(self.rows))
+        return min(self.limits.run_rows, max(few(self.rows), _RUN_ROWS))
 
     @property
     def section_rows(self) -> int:
         """Small runs are saved with the index of a snapshot, up to this many rows."""
         return min(self.limits.section_rows, few(self.rows))
 
-    def runs(self) -> tuple[LiveSorted, ...]:
-        """All rows, in runs."""
-        self._flush()
+    def looked_up(self) -> Sequence[LiveSorted]:
+        """The rows in runs. Rows that were appended last may not be in runs."""
+        return self._runs
+
+    def append_run(self, rows: pa.Table, hashes: npt.NDArray[np.int32]) -> None:
+        """Take rows in, as a run of their own."""
+        self._begins_at(int(int64_values(rows.column(self.time)).min()))
+        with_hashes = rows.append_column(KEY_HASH, pa.array(hashes))
+        self._runs.append(self._made_run(ordered(with_hashes, self.time)))
         self._compact()
-        return super().runs()
 
     def _first_to_merge(self, runs: Sequence[LiveSorted]) -> int | None:
-        sizes, small = [live.rows for live in runs], len(runs)
-        while small and sizes[small - 1] <= self.run_rows:
-            small -= 1
-        first = runs_to_merge(sizes[small:], self.limits)
-        if first is not None:
-            return small + first
+        sizes = [live.rows for live in runs]
+        first, rows = len(sizes), 0
+        while first and sizes[first - 1] <= min(self.run_rows, max(2 * rows, sizes[-1])):
+            first -= 1
+            rows += sizes[first]
+        if len(sizes) - first >= min(_MOST_SMALL, self.limits.first_fanout):
+            return first
         if not self._merges and self._waste.is_great(runs):
             return 0
-        limits = replace(self.limits, run_rows=self.run_rows, fanout=min(self.limits.fanout, _FANOUT))
-        return like_runs(sizes, limits, limits.fanout)
+        fanout = min(self.limits.fanout, _FANOUT)
+        # Runs of the smallest size are smaller than the runs that are made of appended rows.
+        limits = replace(self.limits, run_rows=max(2 * self.run_rows // fanout, 1), fanout=fanout)
+        return like_runs(sizes, limits, fanout)
 
 
 class UpdatingPaneOperator(UpdatingWindowOperator):
@@ -130,16 +150,31 @@ class UpdatingPaneOperator(UpdatingWindowOperator):
 
     def _change(self, added: pa.Table) -> pa.Table | None:
         added = added.select(self._partials.names).cast(self._partials)
-        first, last = self._shown_ends(added)
+        rows, others = self._may_be_shown(added)
         changes = None
-        is_shown = last >= first
-        if is_shown.any():
-            of_added = repeated(added, self._window, first, last)
-            there = self._there(added.filter(pa.array(is_shown)), first[is_shown], last[is_shown])
-            before = repeated(there, self._window, *self._shown_ends(there))
-            changes = changes_of_panes(before, of_added, self._keys, self._calculations, window=self._window)
-        self._table.append(added)
+        if rows.num_rows:
+            first, last = self._shown_ends(rows)
+            is_shown = last >= first
+            hashes = key_hashes(rows.combine_chunks().to_batches()[0], self._keys)
+            if is_shown.any():
+                of_added = repeated(rows, self._window, first, last)
+                there = self._there(hashes[is_shown], first[is_shown], last[is_shown])
+                before = repeated(there, self._window, *self._shown_ends(there))
+                changes = changes_of_panes(before, of_added, self._keys, self._calculations, window=self._window)
+            self._table.append_run(rows, hashes)
+        # No window of these rows is shown, so they are not looked up until they are in runs: then they are shown.
+        self._table.append(others)
         return changes
+
+    def _may_be_shown(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """The rows that may be in a window that is shown, and the other rows."""
+        if self._updates.is_early:
+            return rows, rows.slice(0, 0)
+        panes = int64_values(rows.column(WINDOW_START))
+        may_be = panes < int(self._last_shown(np.array([self._shown.most]))[0])
+        if not may_be.any():
+            return rows.slice(0, 0), rows
+        return rows.filter(pa.array(may_be)), rows.filter(pa.array(~may_be))
 
     def _shown_ends(self, rows: pa.Table) -> tuple[Times, Times]:
         """The first and the last end of the windows of each row that are shown and may change. If there are no such
@@ -156,11 +191,9 @@ class UpdatingPaneOperator(UpdatingWindowOperator):
         """The last end of a window that is shown at these times."""
         return self._window.end_after(times + 1) - self._window.spacing_us
 
-    def _there(self, rows: pa.Table, first: Times, last: Times) -> pa.Table:
-        """The rows in the windows with ends from `first` to `last` of the keys of some rows, and perhaps others."""
-        window, pane_us, runs = self._window, self._window.panes.size_us, self._table.runs()
-        batches = rows.combine_chunks().to_batches()
-        hashes = key_hashes(batches[0], self._keys)
+    def _there(self, hashes: npt.NDArray[np.int32], first: Times, last: Times) -> pa.Table:
+        """The rows in the windows with ends from `first` to `last` of keys with these hashes, and perhaps others."""
+        window, pane_us, runs = self._window, self._window.panes.size_us, self._table.looked_up()
         begins, ends = window.starts_of(first), last - pane_us
         counts = (ends - begins) // pane_us + 1
         first_us, last_us = int(begins.min()), int(ends.max())
