@@ -216,10 +216,10 @@ class RunTable:
         if not self._appended:
             return
         rows, is_grouped = self._hashed(self._appended)
-        self._runs.append(self._made_run(ordered(rows, self.time), is_grouped=is_grouped))
+        self._runs.append(self._run_of(ordered(rows, self.time), is_grouped=is_grouped))
         self._appended, self._appended_rows, self._appended_bytes = [], 0, 0
 
-    def _made_run(self, rows: pa.Table, *, is_grouped: bool = False) -> LiveSorted:
+    def _run_of(self, rows: pa.Table, *, is_grouped: bool = False) -> LiveSorted:
         """A run of rows that have hashes and are in order."""
         builder = self._place.build()
         for block in rows.to_batches(max_chunksize=self.limits.block_rows):

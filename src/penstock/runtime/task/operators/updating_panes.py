@@ -22,6 +22,7 @@ from penstock.api.window_schema import WINDOW_START
 from penstock.api.windows import TumblingWindow
 from penstock.core.elements import MAX_WATERMARK
 from penstock.runtime.task.operators import window_table
+from penstock.runtime.task.operators.base import OperatorContext
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.pane_pieces import PanePieces, panes_of, parts_of
 from penstock.runtime.task.operators.run_lookup import HASH_BITS, rows_between, rows_like, rows_of_hashes
@@ -85,7 +86,7 @@ class PaneTable(WindowTable):
         """Take rows in, as a run of their own."""
         self._begins_at(int(int64_values(rows.column(self.time)).min()))
         with_hashes = rows.append_column(KEY_HASH, pa.array(hashes))
-        self._runs.append(self._made_run(ordered(with_hashes, self.time)))
+        self._runs.append(self._run_of(ordered(with_hashes, self.time)))
         self._compact()
 
     def _first_to_merge(self, runs: Sequence[LiveSorted]) -> int | None:
@@ -114,6 +115,11 @@ class UpdatingPaneOperator(UpdatingWindowOperator):
         super().__init__(step)
         self._table = PaneTable(replace(step, window=self._window.panes))
         self._panes = PanePieces(self._window, step.keys, self._calculations)
+
+    def load(self, context: OperatorContext) -> None:
+        """Restore the rows of this subtask's key groups. Windows of these rows may be shown: they are looked up."""
+        super().load(context)
+        self._table.runs()
 
     @property
     def _windows_per_row(self) -> int:
