@@ -96,12 +96,13 @@ class KeyedRows:
     @property
     def earliest(self) -> int | None:
         """No row has an earlier time; None if there are no rows."""
-        return min((run.run.first_time(run.first) for run in self._runs), default=None)
+        # A run that is being merged may have lost all rows.
+        return min((run.run.first_time(run.first) for run in self._runs if run.rows), default=None)
 
     @property
     def latest(self) -> int | None:
         """No row has a later time; None if there are no rows."""
-        return max((run.run.first_time(run.run.rows - 1) for run in self._runs), default=None)
+        return max((run.run.first_time(run.run.rows - 1) for run in self._runs if run.rows), default=None)
 
     # --- changes -------------------------------------------------------------------------
 
@@ -139,7 +140,7 @@ class KeyedRows:
     def take_due(self, last_us: int) -> pa.Table | None:
         """Take away the first rows up to a time, about as many as a part has, and return them. None if there are no
         more."""
-        while self._runs and (self.earliest or 0) <= last_us:
+        while (earliest := self.earliest) is not None and earliest <= last_us:
             end = next_place(_sorted(self._runs), Place(last_us, LAST_HASH), self.limits)
             batches = [batch for run in self._runs for batch in run.upto(end)]
             self._drop(end)
@@ -303,7 +304,7 @@ class _Part:
 
 
 def _sorted(runs: Sequence[KeyedRun]) -> list[LiveSorted]:
-    return [LiveSorted(run.run, run.first) for run in runs if run.first < run.run.rows]
+    return [LiveSorted(run.run, run.first) for run in runs if run.rows]
 
 
 def _size(live: FrozenKeyed) -> int:
