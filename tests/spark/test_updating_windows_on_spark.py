@@ -33,6 +33,9 @@ def drawn(seed, parts=5, count=80):
     chance, moment, found = random.Random(seed), 100, []
     for _ in range(parts):
         seconds = [max(0, moment - chance.choice([0, 3, 8, 25, 31, 36, 41, 47, 90])) for _ in range(count // 2)]
+        if not found:
+            # Before the first part there is no event time, so none of its records is late.
+            seconds.sort()
         for _ in range(count // 2):
             moment += chance.choice([0, 0, 0, 1, 2])
             seconds.append(moment)
