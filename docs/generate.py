@@ -4,7 +4,8 @@
     python docs/generate.py --check    exit with 1, naming the pages that are stale
 
 Settings come from the dataclasses of `penstock.settings` and the texts below their fields; errors and reasons from
-`penstock.core.errors` and `penstock.core.reasons`; the interface from the docstrings of what is public. The page on the
+`penstock.core.errors` and `penstock.core.reasons`; the interface from the docstrings of what is public; commands and
+metrics by `generate_operating.py`. The page on the
 protocol is written by hand, around blocks that are not: each begins with a comment that says what is to stand there.
 
     <!-- theory <module> -->            the docstring of a module: rules and diagrams
@@ -32,6 +33,9 @@ from typing import Any
 
 from penstock import settings
 from penstock.core import errors, reasons
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from generate_operating import cli_page, metrics_page  # beside this file, which is no package
 
 DOCS = Path(__file__).resolve().parent
 SOURCE = DOCS.parent / "src"
@@ -394,6 +398,8 @@ MAKERS: dict[str, Callable[[], str]] = {
     "reference/settings.md": settings_page,
     "reference/errors.md": errors_page,
     "reference/api.md": api_page,
+    "reference/cli.md": cli_page,
+    "reference/metrics.md": metrics_page,
     "protocol.md": protocol_page,
 }
 

@@ -17,11 +17,14 @@ import pytest
 import s3_server
 import short_lived_jvms
 
+from penstock.spark import page
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from zookeeper_server import ZooKeeperServer
 
     import penstock as ps
+    from penstock.bench.kafka_broker import KafkaBroker
 
 TESTS = Path(__file__).resolve().parent
 WATCHED = tuple(TESTS / folder for folder in ("runtime", "net", "spark"))
@@ -42,6 +45,9 @@ hypothesis.settings.load_profile(EXAMPLES)
 def pytest_configure() -> None:
     """Every JVM of the tests is cheap, also that of a program that a test starts."""
     short_lived_jvms.use_cheap_jvms()
+    # The server of the page lives as long as its process, and so longer than the test that starts it. Tests of the page
+    # ask for the page.
+    page.BY_DEFAULT = False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -131,6 +137,20 @@ def child_processes() -> dict[int, str]:
             if parent == os.getpid():
                 found[int(pid)] = command
     return found
+
+
+# --- Kafka -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A real broker. Tests that kill the broker start the broker again."""
+    from penstock.bench.kafka_broker import KafkaBroker, missing  # most tests do not need it
+
+    if (reason := missing()) is not None:
+        pytest.skip(f"no Kafka broker can be started: {reason}")
+    with KafkaBroker(tmp_path_factory.mktemp("kafka"), users={"alice": "wonderland"}) as broker:
+        yield broker
 
 
 # --- Spark -----------------------------------------------------------------------------------------------------------

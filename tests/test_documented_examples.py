@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import logging
 from collections.abc import Iterator
 
 import pytest
 
 import penstock
 from penstock.api.program import Program
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before():
+    """An example may set the log up; other tests listen to the log."""
+    logger = logging.getLogger("penstock")
+    before = (logger.level, logger.propagate, list(logger.handlers))
+    yield
+    logger.setLevel(before[0])
+    logger.propagate = before[1]
+    logger.handlers[:] = before[2]
 
 
 def documented() -> Iterator[tuple[str, object]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from pathlib import Path
 
@@ -11,6 +12,17 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 GUIDE = [DOCS / "testing-your-jobs.md", *sorted((DOCS / "guide").glob("*.md"))]
 PAGES = [DOCS / "index.md", *GUIDE]
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before():
+    """An example may set the log up; other tests listen to the log."""
+    logger = logging.getLogger("penstock")
+    before = (logger.level, logger.propagate, list(logger.handlers))
+    yield
+    logger.setLevel(before[0])
+    logger.propagate = before[1]
+    logger.handlers[:] = before[2]
 
 
 def shown(page: Path) -> dict[str, object]:

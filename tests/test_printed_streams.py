@@ -21,8 +21,8 @@ SLOT = SlotId(0, 1)
 CONTEXT = WriterContext(job="job", subtask=0, parallelism=1, epoch=1)
 
 
-def writer(*, most=None, prefix=None):
-    return PrintSink(most=most, prefix=prefix).writer(CONTEXT)
+def writer(*, counted=False, prefix=None):
+    return PrintSink(counted=counted, prefix=prefix).writer(CONTEXT)
 
 
 def batch(count, first=0):
@@ -34,12 +34,49 @@ def test_a_record_is_a_line_with_the_names_of_its_columns(capsys):
     assert capsys.readouterr().out == "bids> {word: to, n: 1}\nbids> {word: NULL, n: 2}\n"
 
 
-def test_only_the_first_records_are_printed_if_that_is_asked_for(capsys):
-    made = writer(most=3)
-    made.write(batch(2))
-    made.write(batch(2, first=2))
-    made.write(batch(2, first=4))
-    assert capsys.readouterr().out == "{n: 0}\n{n: 1}\n{n: 2}\n"
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_only_the_first_records_of_all_subtasks_together_are_printed(capsys, parallelism):
+    def program(env):
+        numbers = env.read(scripted(*[[{"n": n} for n in range(20)] for _ in range(4)], schema="n bigint"))
+        numbers.print(7)
+        numbers.write(ps.collect())
+
+    rows = run(program, parallelism=parallelism)
+    assert len(rows) == 80
+    assert len(capsys.readouterr().out.splitlines()) == 7
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_count_of_printed_records_goes_on_after_a_failure(capsys, seed):
+    """Records behind the newest checkpoint are printed again, and so there may be more lines, but no other records."""
+
+    def program(env):
+        numbers = env.read(scripted([{"n": n} for n in range(20)], schema="n bigint"))
+        numbers.print(7)
+        numbers.write(ps.collect())
+
+    assert len(run(program, seed=seed, crashes=2)) == 20
+    assert set(capsys.readouterr().out.splitlines()) == {f"{{n: {n}}}" for n in range(7)}
+
+
+def test_the_first_changes_of_a_changelog_are_printed_with_their_kinds(capsys):
+    def program(env):
+        words = env.from_iterable([{"word": word} for word in ("to", "be", "to")])
+        words.key_by("word").aggregate(n=ps.count()).print(1)
+
+    run(program, parallelism=1)
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_no_line_of_a_few_records_is_left_out(capsys):
+    """They come faster than a slot sends lines of other records."""
+    logs = WorkerLogs("INFO")
+    with collected(logs):
+        writer(counted=True).write(batch(5_000))
+    while (taken := logs.take(SLOT)) is not None:
+        tell(taken)
+    lines = capsys.readouterr().out.splitlines()
+    assert (len(lines), lines[-1]) == (5_000, "{n: 4999}")
 
 
 def test_of_a_large_batch_some_records_are_printed_and_the_others_are_counted(capsys):
@@ -108,7 +145,7 @@ def test_several_streams_may_be_printed(capsys):
 
 
 def test_wrong_arguments_are_told():
-    for arguments in ({"n": 0}, {"n": True}, {"prefix": 3}, {"prefix": "a\nb"}):
+    for arguments in ({"n": 0}, {"n": True}, {"n": 10_001}, {"prefix": 3}, {"prefix": "a\nb"}):
         with pytest.raises(ps.UsageError, match=next(iter(arguments))):
             run(lambda env, given=arguments: env.read(scripted([{"n": 1}])).print(**given))
 

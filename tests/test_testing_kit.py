@@ -511,6 +511,10 @@ async def leave_later(row):
     raise SystemExit(3)
 
 
+async def leave_in_a_task(row):
+    await asyncio.gather(asyncio.ensure_future(leave_later(row)))
+
+
 async def leave_in_a_thread(row):
     await asyncio.to_thread(sys.exit, 3)
 
@@ -519,11 +523,20 @@ async def leave_in_a_thread(row):
     ("build", "step"),
     [
         (lambda words: words.async_map(leave_later, schema="n int", name="ask").write(collect()), "ask"),
+        (lambda words: words.async_map(leave_in_a_task, schema="n int", name="ask").write(collect()), "ask"),
+        (lambda words: words.lookup(leave_later, on="word", schema="m int", name="ask").write(collect()), "ask"),
         (lambda words: words.async_map(leave_in_a_thread, schema="n int", name="ask").write(collect()), "ask"),
         (lambda words: words.window(ps.tumbling("1h")).aggregate(n=Leaving("word")).write(collect()), "window"),
         (lambda words: words.write(LeavingSink()), "leaving"),
     ],
-    ids=["an async function", "a thread of an async function", "the merge of an aggregate", "the work of a writer"],
+    ids=[
+        "an async function",
+        "a task of an async function",
+        "a lookup",
+        "a thread of an async function",
+        "the merge of an aggregate",
+        "the work of a writer",
+    ],
 )
 def test_sys_exit_beside_the_loop_names_its_step(build, step):
     script = [part for word in said(WORDS) for part in (word, pause(200))]

@@ -67,10 +67,13 @@ if TYPE_CHECKING:
     )
     from penstock.api.high_availability import ha_files, zookeeper
     from penstock.api.hooks import CheckpointHook
+    from penstock.api.metrics import Counter, Gauge, Histogram, Metrics
     from penstock.api.other_windows import count_window, global_window
     from penstock.api.pane_windows import cumulative, sliding
+    from penstock.api.patterns import AnyOf, Pattern, any_of, pattern
     from penstock.api.restarts import exponential_delay, failure_rate, fixed_delay, no_restart
     from penstock.api.restoring import Restore, restore
+    from penstock.api.secrets import secret
     from penstock.api.state import (
         AggregatingState,
         BroadcastState,
@@ -99,6 +102,7 @@ if TYPE_CHECKING:
     from penstock.api.streams.keyed_stream import KeyedStream
     from penstock.api.streams.side_streams import Parts
     from penstock.api.streams.windowed_stream import WindowedStream
+    from penstock.api.web import Web
     from penstock.api.windows import session, tumbling
     from penstock.connectors import nexmark
     from penstock.connectors.collect_sink import collect
@@ -106,6 +110,8 @@ if TYPE_CHECKING:
     from penstock.connectors.files import files
     from penstock.connectors.generated import generate
     from penstock.connectors.json_sink import json
+    from penstock.connectors.kafka.sink import kafka_sink
+    from penstock.connectors.kafka.source import kafka
     from penstock.connectors.parquet import parquet
     from penstock.connectors.sockets import socket
     from penstock.connectors.table import table
@@ -131,12 +137,15 @@ if TYPE_CHECKING:
     from penstock.core.recovery.restore_plan import RestorePlan
     from penstock.core.views import CheckpointDetails
     from penstock.plan.picture import Explanation
+    from penstock.runtime.log_lines import configure_logging
+    from penstock.runtime.user_metrics import UserMetric
     from penstock.runtime.views import JobView
     from penstock.savepoints.catalog import EdgeInfo, OperatorInfo, StateInfo
     from penstock.settings import NetworkSettings, SlotSettings
     from penstock.spark.data_sources import data_sink, data_source
     from penstock.spark.environment import Environment
     from penstock.spark.job import Job
+    from penstock.spark.live_state import LiveState
     from penstock.spark.nexmark_source import NexmarkBids
     from penstock.spark.savepoints import Savepoint, SavepointWriter, new_savepoint, read_savepoint
 
@@ -194,8 +203,10 @@ _HOMES = {
     ),
     "penstock.api.high_availability": ("ha_files", "zookeeper"),
     "penstock.api.hooks": ("CheckpointHook",),
+    "penstock.api.metrics": ("Counter", "Gauge", "Histogram", "Metrics"),
     "penstock.api.other_windows": ("count_window", "global_window"),
     "penstock.api.pane_windows": ("cumulative", "sliding"),
+    "penstock.api.patterns": ("AnyOf", "Pattern", "any_of", "pattern"),
     "penstock.api.restarts": ("exponential_delay", "failure_rate", "fixed_delay", "no_restart"),
     "penstock.api.restoring": ("Restore", "restore"),
     "penstock.api.state": (
@@ -221,11 +232,13 @@ _HOMES = {
         "union_list_state",
         "value_state",
     ),
+    "penstock.api.secrets": ("secret",),
     "penstock.api.streams.connected_stream": ("ConnectedKeyedStreams", "ConnectedStream"),
     "penstock.api.streams.data_stream": ("Stream",),
     "penstock.api.streams.keyed_stream": ("KeyedStream",),
     "penstock.api.streams.side_streams": ("Parts",),
     "penstock.api.streams.windowed_stream": ("WindowedStream",),
+    "penstock.api.web": ("Web",),
     "penstock.api.windows": ("session", "tumbling"),
     "penstock.connectors": ("nexmark",),
     "penstock.connectors.collect_sink": ("collect",),
@@ -233,6 +246,8 @@ _HOMES = {
     "penstock.connectors.json_sink": ("json",),
     "penstock.connectors.files": ("files",),
     "penstock.connectors.generated": ("generate",),
+    "penstock.connectors.kafka.sink": ("kafka_sink",),
+    "penstock.connectors.kafka.source": ("kafka",),
     "penstock.connectors.parquet": ("parquet",),
     "penstock.connectors.sockets": ("socket",),
     "penstock.connectors.table": ("table",),
@@ -258,12 +273,15 @@ _HOMES = {
     "penstock.core.recovery.restore_plan": ("RestorePlan",),
     "penstock.core.views": ("CheckpointDetails",),
     "penstock.plan.picture": ("Explanation",),
+    "penstock.runtime.log_lines": ("configure_logging",),
+    "penstock.runtime.user_metrics": ("UserMetric",),
     "penstock.runtime.views": ("JobView",),
     "penstock.savepoints.catalog": ("EdgeInfo", "OperatorInfo", "StateInfo"),
     "penstock.settings": ("NetworkSettings", "SlotSettings"),
     "penstock.spark.data_sources": ("data_sink", "data_source"),
     "penstock.spark.environment": ("Environment",),
     "penstock.spark.job": ("Job",),
+    "penstock.spark.live_state": ("LiveState",),
     "penstock.spark.nexmark_source": ("NexmarkBids",),
     "penstock.spark.savepoints": ("Savepoint", "SavepointWriter", "new_savepoint", "read_savepoint"),
 }
@@ -300,6 +318,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "AggregateFunction",
     "AggregatingState",
+    "AnyOf",
     "AsyncFunction",
     "BroadcastState",
     "CheckpointDetails",
@@ -309,6 +328,7 @@ __all__ = [
     "ConnectedKeyedStreams",
     "ConnectedStream",
     "CorruptFile",
+    "Counter",
     "EdgeInfo",
     "End",
     "Environment",
@@ -316,6 +336,8 @@ __all__ = [
     "ExternalError",
     "Found",
     "FunctionContext",
+    "Gauge",
+    "Histogram",
     "HostError",
     "InvariantError",
     "Job",
@@ -330,11 +352,14 @@ __all__ = [
     "KeyedFunction",
     "KeyedStream",
     "ListState",
+    "LiveState",
     "MapState",
+    "Metrics",
     "NetworkSettings",
     "NexmarkBids",
     "OperatorInfo",
     "Parts",
+    "Pattern",
     "Pause",
     "PeerError",
     "ProcessFunction",
@@ -364,18 +389,22 @@ __all__ = [
     "UsageError",
     "UserCodeError",
     "UserCodeRaised",
+    "UserMetric",
     "ValueState",
+    "Web",
     "WindowedStream",
     "WriterContext",
     "aggregating_state",
     "alignment",
     "all",
     "any",
+    "any_of",
     "approx_count_distinct",
     "broadcast_state",
     "collect",
     "collect_list",
     "collect_set",
+    "configure_logging",
     "count",
     "count_distinct",
     "count_window",
@@ -392,6 +421,8 @@ __all__ = [
     "global_window",
     "ha_files",
     "json",
+    "kafka",
+    "kafka_sink",
     "last",
     "list_state",
     "map_state",
@@ -406,6 +437,7 @@ __all__ = [
     "nexmark",
     "no_restart",
     "parquet",
+    "pattern",
     "quantile",
     "raw_keyed_state",
     "raw_split_list_state",
@@ -414,6 +446,7 @@ __all__ = [
     "reducing_state",
     "restore",
     "rocksdb",
+    "secret",
     "session",
     "sliding",
     "socket",

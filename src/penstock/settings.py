@@ -237,6 +237,10 @@ class SlotSettings:
     log_level: str = "INFO"
     """Log entries of this level and above, made with Python's logging in a slot, are handed to the driver's log.
     `DEBUG`, `INFO`, `WARNING`, `ERROR` or `CRITICAL`."""
+    log_folder: str | None = None
+    """A folder on the driver's host for a file of JSON lines with everything that `penstock logs` shows: what the
+    program's code logs and prints in slots, and what the driver logs about the job. At most 50 MB are kept. None: only
+    the last 5,000 lines are kept, in memory, while the job runs."""
     cancel_timeout_ms: int = 10_000
     """A slot that has not dropped its tasks after this long is given up and replaced."""
     deploy_timeout_ms: int = MINUTE_MS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -67,3 +67,38 @@ def test_a_source_has_one_aligned_watermark(program):
     stream.watermark("ts", align=TOGETHER).write(collect())
     with pytest.raises(UsageError, match="source 'clicks' has 2 aligned watermarks"):
         program.plan()
+
+
+class Rules(ps.KeyedBroadcastFunction):
+    def on_row(self, row, context):
+        return row
+
+    def on_broadcast(self, row, context):
+        return None
+
+
+def waits(program, wait, *, of_clicks=TOGETHER, of_rules=TOGETHER):
+    """Clicks that wait for a stream of rules, behind further steps of either."""
+    rows = clicks(program).watermark("ts", align=of_clicks).where("n > 0")
+    rules = clicks(program, "rules").watermark("ts", align=of_rules).rebalance().where("n > 1")
+    both = rows.key_by("n").connect(rules, wait=wait)
+    both.process(Rules(), schema="n bigint, ts timestamp").write(collect())
+    return program.plan()
+
+
+def test_records_do_not_wait_for_the_end_of_a_stream_that_they_hold_back(program):
+    with pytest.raises(UsageError, match="each would wait for the other") as raised:
+        waits(program, "end")
+    assert "'clicks' wait for source 'rules'" in str(raised.value)
+    assert "'shop'" in str(raised.value)
+
+
+@pytest.mark.parametrize("wait", [None, "30s", datetime(2026, 1, 1, tzinfo=UTC)])
+def test_records_of_one_group_may_wait_for_a_time_or_not_at_all(program, wait):
+    assert waits(program, wait).vertices
+
+
+@pytest.mark.parametrize("other", [None, ps.alignment("other", max_drift="1s")])
+@pytest.mark.parametrize("side", ["of_clicks", "of_rules"])
+def test_records_may_wait_for_a_stream_that_is_not_aligned_with_them(program, side, other):
+    assert waits(program, "end", **{side: other}).vertices

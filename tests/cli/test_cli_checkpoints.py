@@ -81,7 +81,7 @@ FAILED = CheckpointDetails(
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     monkeypatch.setattr(control, "default_folder", lambda: tmp_path / "jobs")
-    played = SimpleNamespace(name="counts", checkpoints=[FAILED])
+    played = SimpleNamespace(name="counts", checkpoints=[FAILED], plan=lambda: None)
     server = ControlServer("counts-0123abcd", lambda request: handle(played, request), clock=WallClock())
     yield played
     server.close()

@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +30,7 @@ class PlayedJob:
     """A job that does nothing but remember what it was asked."""
 
     name = "counts"
+    settings = MappingProxyType({"parallelism": 2})
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
@@ -47,6 +48,9 @@ class PlayedJob:
             checkpoints=SimpleNamespace(counts=counts, latest_completed=latest),
             failures=(),
         )
+
+    def plan(self) -> None:
+        return None
 
     @property
     def checkpoints(self) -> list[CheckpointDetails]:

@@ -14,6 +14,7 @@
     PYTHONPATH=src:tests/support python tests/golden/make.py tops-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py sorts-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py updating_runs-v2
+    PYTHONPATH=src:tests/support python tests/golden/make.py patterns-v2
 
 What was written before stays, and must be readable for ever. The modules of `tests/support` whose names begin with
 `golden_` say what is in them.
@@ -29,6 +30,7 @@ import golden_content
 import golden_decimals
 import golden_joins
 import golden_native
+import golden_patterns
 import golden_requests
 import golden_running
 import golden_runs
@@ -58,6 +60,7 @@ def main(version: str) -> None:
         "tops": golden_tops,
         "sorts": golden_sorts,
         "updating_runs": golden_updating_runs,
+        "patterns": golden_patterns,
     }
     content = contents.get(version.partition("-")[0], golden_content)
     for path, data in content.files().items():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 
+import msgspec
 import pyarrow as pa
 import pytest
 from slot_rig import SCRIPT, SLOT, WINDOW, Stage, plan
@@ -44,17 +46,55 @@ class Step(Operator):
         MINE.info("saw %d", batch)
 
 
+class Printing(Operator):
+    context = Named()
+
+    def process(self, batch):
+        sys.stdout.write(batch)
+
+
 def test_a_line_is_kept_with_its_logger_level_and_step(logs):
     Step().process(7)
-    MINE.warning("outside")
-    assert logs.take(SLOT) == WorkerLog(
-        slot=SLOT,
-        lines=(
-            LogLine(level=logging.INFO, logger="mine", text="saw 7", step="score"),
-            LogLine(level=logging.WARNING, logger="mine", text="outside"),
-        ),
-    )
+    MINE.warning("outside", extra={"checkpoint": 3})
+    taken = logs.take(SLOT)
+    assert [msgspec.structs.replace(line, when=None) for line in taken.lines] == [
+        LogLine(level=logging.INFO, logger="mine", text="saw 7", step="score", subtask=0),
+        LogLine(level=logging.WARNING, logger="mine", text="outside", checkpoint=3),
+    ]
+    assert all(line.when is not None for line in taken.lines)
     assert logs.take(SLOT) is None
+
+
+def test_what_is_printed_in_a_slot_is_kept_line_by_line_and_still_printed(capsys):
+    made = WorkerLogs("WARNING")
+    with collected(made):
+        Printing().process("one\ntwo, and no")
+        sys.stdout.write(" more\n")
+        sys.stderr.write("wrong\n")
+    assert [(line.logger, line.text, line.step, line.level) for line in made.take(SLOT).lines] == [
+        ("stdout", "one", "score", 0),
+        ("stdout", "two, and no more", None, 0),
+        ("stderr", "wrong", None, 0),
+    ]
+    assert capsys.readouterr() == ("one\ntwo, and no more\n", "wrong\n")
+    sys.stdout.write("afterwards\n")
+    assert made.take(SLOT) is None
+
+
+def test_a_slot_that_prints_without_end_keeps_a_bounded_number_of_lines():
+    made = WorkerLogs("WARNING")
+    with collected(made):
+        for _ in range(MOST_LINES + 3):
+            sys.stdout.write("x" * 2 * MOST_CHARACTERS + "\n")
+        sys.stdout.write("y" * 3 * MOST_CHARACTERS)
+    taken = made.take(SLOT)
+    assert (len(taken.lines), len(taken.lines[0].text), taken.dropped) == (MOST_LINES, MOST_CHARACTERS, 3)
+
+
+def test_what_was_only_printed_does_not_come_into_the_log_of_the_driver(caplog):
+    caplog.set_level(logging.DEBUG)
+    tell(WorkerLog(slot=SLOT, lines=(LogLine(level=0, logger="stdout", text="printed"),)))
+    assert not caplog.records
 
 
 def test_what_is_below_the_level_is_not_kept_and_the_level_is_set_back():

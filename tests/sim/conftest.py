@@ -71,7 +71,7 @@ class Worlds:
         """The same with a job of another shape; further sources end early."""
         others = 1 if shape in PAIRS else shape.most_sources - 1
         # Only the records of a single split have first records.
-        splits = 1 if shape is Shape.LIMIT else scenario.workload.splits
+        splits = 1 if shape in (Shape.LIMIT, Shape.LIMIT_BESIDE) else scenario.workload.splits
         return self.workload(scenario, shape=shape, splits=splits, other_rows=(scenario.workload.rows // 4,) * others)
 
     def windows(self, scenario: Scenario) -> Scenario:

@@ -14,7 +14,8 @@ from penstock.core.messages import EventTimeReached
 from penstock.runtime.master.alignment import GroupTimes
 from penstock.sim.drift import DriftChecker
 from penstock.sim.faults import CrashAfterCheckpoint, Fault, SlotCrash, TaskError
-from penstock.sim.jobs import TICK_US, Shape, SimReader
+from penstock.sim.inputs import SimReader
+from penstock.sim.jobs import TICK_US, Shape
 from penstock.sim.rules import Rule
 from penstock.sim.run import run_scenario, scenario_of
 from penstock.sim.scenario import Scenario

@@ -36,7 +36,9 @@ from penstock.settings import FixedDelay, Mode, Retention
 from penstock.sim.disk import Disk
 from penstock.sim.external import system_of
 from penstock.sim.faults import ConnectionLoss, CrashAfterCheckpoint, SlotCrash
-from penstock.sim.jobs import Shape, SimReader, SimSink, SimWriter
+from penstock.sim.inputs import SimReader
+from penstock.sim.jobs import Shape
+from penstock.sim.outputs import SimSink, SimWriter
 from penstock.sim.rules import Rule
 from penstock.sim.scenario import Scenario
 from penstock.sim.simulation import Parts
@@ -59,8 +61,8 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 # With at-least-once, records that are counted twice take the place of other first records, raise totals beyond the
-# number of records, and take rows back that are not there.
-_ONCE = (Shape.LIMIT, Shape.RUNNING, Shape.CHANGES, Shape.CHOOSES)
+# number of records, take rows back that are not there, and come out of a sort behind later records.
+_ONCE = (Shape.LIMIT, Shape.LIMIT_BESIDE, Shape.RUNNING, Shape.CHANGES, Shape.CHOOSES, Shape.MATCHES, Shape.SORTED)
 SHAPES_AND_MODES = [(s, m) for s in Shape for m in MODES if m != "tracked" or s not in _ONCE]
 
 

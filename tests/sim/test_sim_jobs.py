@@ -16,19 +16,9 @@ from penstock.plan.graph import Plan
 from penstock.sim.drawn_jobs import VERTICES
 from penstock.sim.expected import expected_rows
 from penstock.sim.external import ExternalSystem, enter, leave
-from penstock.sim.jobs import (
-    PAIRS,
-    SCHEMA,
-    TICK_US,
-    Shape,
-    SimSink,
-    SimSource,
-    Workload,
-    decode_positions,
-    make_inputs,
-    rows_of,
-    source_of,
-)
+from penstock.sim.inputs import SimSource, decode_positions, make_inputs, rows_of, source_of
+from penstock.sim.jobs import PAIRS, SCHEMA, TICK_US, Shape, Workload
+from penstock.sim.outputs import SimSink
 from penstock.sim.shapes import make_plan
 from penstock.sim.world import World
 
@@ -198,6 +188,7 @@ EXCHANGES = {
     Shape.FEWER: ["rebalance", "hash"],
     Shape.CHOSEN: ["custom"],
     Shape.LIMIT: ["rebalance"],
+    Shape.LIMIT_BESIDE: ["forward", "rebalance", "forward"],
     Shape.DISTINCT: ["hash"],
     Shape.SPLIT: ["hash"],
     Shape.SIDES: ["hash", "rebalance"],
@@ -206,13 +197,14 @@ EXCHANGES = {
     Shape.ASKS_WINDOW: ["hash", "hash"],
     Shape.RUNNING: ["hash", "hash"],
     Shape.CHOOSES: ["hash"],
+    Shape.MATCHES: ["hash", "forward", "forward", "forward"],
     Shape.JOIN: ["hash", "hash"],
     Shape.CHANGES: ["hash", "hash", "hash", "hash", "hash"],
     Shape.TABLE: [],
     Shape.MEETS: ["hash", "hash"],
     Shape.SORTED: ["hash"],
 }
-TWO_ENDS = (Shape.TWO_SINKS, Shape.SPLIT, Shape.SIDES, Shape.PIPELINES, Shape.SLICES, Shape.MIXED)
+TWO_ENDS = (Shape.TWO_SINKS, Shape.LIMIT_BESIDE, Shape.SPLIT, Shape.SIDES, Shape.PIPELINES, Shape.SLICES, Shape.MIXED)
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(2, 1), (4, 2), (100, 2)])

@@ -73,7 +73,16 @@ def test_a_fifth_of_the_worlds_has_parts_on_the_driver_of_every_kind():
     assert {each.unread is None for each in chosen} == {each.cleans_by_attempt for each in chosen} == {True, False}
     # Rows wait for a source, first records are counted, records are sorted, and streams are joined, only where all
     # splits are known from the beginning.
-    without = {Shape.WAITS, Shape.LIMIT, Shape.JOIN, Shape.CHANGES, Shape.MEETS, Shape.SORTED, *ASIDE}
+    without = {
+        Shape.WAITS,
+        Shape.LIMIT,
+        Shape.LIMIT_BESIDE,
+        Shape.JOIN,
+        Shape.CHANGES,
+        Shape.MEETS,
+        Shape.SORTED,
+        *ASIDE,
+    }
     assert {world.workload.shape for world in drawn()} == set(Shape) - without
     assert {world.settings.checkpoint.mode for world in drawn()} == set(Mode)
     assert {each.spoils_after is None for each in chosen} == {True, False}
@@ -90,7 +99,7 @@ def test_every_shape_shows_every_record_once_whatever_runs_on_the_driver(make: A
     )
     made = make.shape(make.steady(make.plain(1, faults=faults)), shape)
     chosen = replace(FINDS, sources=tuple(range(made.workload.sources)), sinks=sinks_of(shape))
-    splits = 1 if shape is Shape.LIMIT else 6
+    splits = 1 if shape in (Shape.LIMIT, Shape.LIMIT_BESIDE) else 6
     assert run_scenario(make.workload(made, splits=splits, rows=120 // splits, on_driver=chosen)).violations == ()
 
 

@@ -21,7 +21,8 @@ from penstock.runtime.task.subtask import Task
 from penstock.settings import Mode
 from penstock.sim.disk import Disk
 from penstock.sim.faults import CrashAfterCheckpoint, SlotCrash, SlowStorage
-from penstock.sim.jobs import Shape, SimReader
+from penstock.sim.inputs import SimReader
+from penstock.sim.jobs import Shape
 from penstock.sim.rules import Rule
 from penstock.sim.run import run_scenario
 from penstock.sim.scenario import Scenario

@@ -21,7 +21,8 @@ from penstock.runtime.task.partitioning import partition
 from penstock.runtime.task.watermarks import WatermarkValve
 from penstock.settings import CheckpointSettings, Mode
 from penstock.sim.faults import CrashAfterCheckpoint, SlotCrash
-from penstock.sim.jobs import Shape, SimReader
+from penstock.sim.inputs import SimReader
+from penstock.sim.jobs import Shape
 from penstock.sim.rules import Rule
 from penstock.sim.scenario import Scenario
 from penstock.sim.slots import Notice

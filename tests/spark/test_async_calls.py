@@ -200,3 +200,57 @@ def test_blocking_code_can_run_in_a_thread_of_its_own(loop):
     loop.calls.begin(elsewhere, loop.answered).ask([(0, 0)])
     loop.until_told(0)
     assert loop.told[0].startswith("penstock-test-calls_")
+
+
+async def leave():
+    raise SystemExit(3)
+
+
+async def leaves_in_a_task_of_its_own(number):
+    """asyncio lets such a task end the whole event loop."""
+    if number:
+        return number
+    await asyncio.gather(asyncio.ensure_future(leave()))
+    return None
+
+
+def test_sys_exit_in_a_task_that_a_function_began_is_told_and_ends_no_other_call(loop):
+    conversation = loop.calls.begin(leaves_in_a_task_of_its_own, loop.answered)
+    conversation.ask([(0, 0), (1, 1)])
+    loop.until_told(0, 1)
+    conversation.ask([(2, 2), (3, 0)])
+    loop.until_told(2, 3)
+    assert isinstance(loop.told[0], SystemExit)
+    assert isinstance(loop.told[3], SystemExit)
+    assert (loop.told[1], loop.told[2]) == (1, 2)
+
+
+def test_a_function_is_opened_after_the_function_before_it_was_closed(loop):
+    """A region restarts: the old calls take their time to end, and the new function is opened meanwhile."""
+    done, is_asked, may_end = [], threading.Event(), threading.Event()
+
+    async def stubborn(number):
+        is_asked.set()
+        try:
+            await asyncio.sleep(PATIENCE_S)
+        except asyncio.CancelledError:
+            await asyncio.to_thread(may_end.wait, PATIENCE_S)
+
+    async def close_old():
+        done.append("close")
+
+    async def open_new():
+        done.append("open")
+
+    old = loop.calls.begin(stubborn, loop.answered)
+    old.ask([(0, 0)])
+    assert is_asked.wait(PATIENCE_S)
+    old.close(close_old)
+    new = loop.calls.begin(double, loop.answered)
+    opening = threading.Thread(target=new.open, args=(open_new,))
+    opening.start()
+    # Time enough for an `open` that does not wait.
+    opening.join(timeout=0.2)
+    may_end.set()
+    opening.join(timeout=PATIENCE_S)
+    assert done == ["close", "open"]

@@ -108,7 +108,7 @@ def test_what_is_no_expression_is_refused(text):
         ("1.5D div 2 = 0", "needs whole numbers on both sides"),
         ("substring(name, 1.5D) = ''", "is double where a whole number is needed"),
         ("cast(name as timestamp) > ts", "string cannot be cast to timestamp"),
-        ("cast(price as decimal(10, 2)) = cost", "bigint cannot be cast to decimal(10, 2)"),
+        ("cast(ts as decimal(10, 2)) = cost", "timestamp cannot be cast to decimal(10, 2)"),
         ("name || 1.5D = 'x'", "double cannot be cast to string"),
         ("ts > 'yesterday'", "'yesterday' is no timestamp"),
         ("price > 99999999999999999999", "is too large for a bigint"),

@@ -11,6 +11,7 @@ import math
 import os
 import sys
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -72,6 +73,8 @@ def plain(column):
 def _plain_value(value):
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Decimal):
+        return str(value)
     return value.isoformat() if isinstance(value, date) else value
 
 

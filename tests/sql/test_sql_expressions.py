@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import cloudpickle
@@ -61,6 +62,8 @@ def plain(column):
 def plain_value(value):
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Decimal):
+        return str(value)
     return value.isoformat() if isinstance(value, date) else value
 
 

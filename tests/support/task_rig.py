@@ -213,6 +213,9 @@ class Host:
     def event_time_reached(self, task, time_us):
         pass
 
+    def step_full(self, task, operator):
+        self.story.append(("full", operator))
+
     def catching_up(self, task, operator, is_behind):
         self.story.append(("catching up", operator, is_behind))
 

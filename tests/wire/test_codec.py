@@ -29,6 +29,7 @@ from penstock.core.messages import (
     DataEnded,
     Decline,
     Deploy,
+    EndData,
     EventTimeReached,
     GroupTime,
     Heartbeat,
@@ -51,6 +52,7 @@ from penstock.core.messages import (
     SnapshotMetrics,
     SplitsRead,
     StateFile,
+    StepFull,
     SubtaskState,
     TaskFailed,
     TaskFinished,
@@ -109,6 +111,7 @@ TO_MASTER = [
     SplitsRead(epoch=EPOCH, task=TASK, operator=OperatorId("bids"), count=3),
     EventTimeReached(epoch=EPOCH, task=TASK, time_us=-(2**63)),
     EventTimeReached(epoch=EPOCH, task=TASK, time_us=None),
+    StepFull(epoch=EPOCH, task=TASK, operator=OperatorId("limit")),
     Acknowledge(
         job=JOB, epoch=EPOCH, task=TASK, checkpoint=CHECKPOINT, state=STATE, metrics=SnapshotMetrics(sync_ms=0.25)
     ),
@@ -144,6 +147,7 @@ TO_SLOT = [
     OperatorEvent(epoch=EPOCH, task=TASK, operator=OperatorId("read"), number=7, event=b"\x00split"),
     GroupTime(epoch=EPOCH, task=TASK, time_us=2**63 - 1),
     GroupTime(epoch=EPOCH, task=TASK, time_us=None),
+    EndData(epoch=EPOCH, task=TASK),
     Leave(reason="done"),
 ]
 ELEMENTS = [

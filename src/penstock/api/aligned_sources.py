@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from penstock.api.alignment import Alignment
-from penstock.api.steps import ReadStep, WatermarkStep
+from penstock.api.steps import KeyedProcessStep, ReadStep, WatermarkStep
 from penstock.core.errors import UsageError
+from penstock.core.task.waiting import WaitFor
 from penstock.plan.graph import OperatorPlan, Plan, Vertex
 
 
@@ -15,7 +16,8 @@ def aligned_steps(vertex: Vertex) -> list[tuple[OperatorPlan, Alignment]]:
 
 
 def check_aligned_sources(plan: Plan) -> None:
-    """Raise `UsageError` if something is aligned that is no source, or is a source that must not wait."""
+    """Raise `UsageError` if something is aligned that is no source, or that must not wait, or if two aligned sources
+    would wait for each other."""
     for vertex in plan.vertices:
         found = [operator.name for operator, _ in aligned_steps(vertex)]
         if not found:
@@ -35,3 +37,38 @@ def check_aligned_sources(plan: Plan) -> None:
                 "waits would not come to its marks",
                 hint="leave out align= for this source",
             )
+    _check_waits(plan)
+
+
+def _check_waits(plan: Plan) -> None:
+    """Raise `UsageError` if records wait for the end of a stream that is aligned with them. Their source is blocked
+    meanwhile, and so the source of that stream would be held back before its end."""
+    for vertex in plan.vertices:
+        head = vertex.operators[0]
+        step = head.step
+        # A wait that ends by the clock ends whatever the sources do. And an event time may be near enough.
+        if not isinstance(step, KeyedProcessStep) or step.wait != WaitFor():
+            continue
+        waiting, awaited = (_groups_before(plan, vertex, number) for number in (0, 1))
+        for group, source in waiting.items():
+            if group in awaited:
+                raise UsageError(
+                    f"step {head.name!r} lets the records of source {source!r} wait for source {awaited[group]!r}, and "
+                    f"both are aligned in the group {group!r}: each would wait for the other",
+                    hint="leave out align= for one of the two sources, or wait for a time, such as wait='30s'",
+                )
+
+
+def _groups_before(plan: Plan, vertex: Vertex, number: int) -> dict[str, str]:
+    """The groups of the aligned sources whose records come to one input of a vertex, each with the name of a source."""
+    found: dict[str, str] = {}
+    wanted = [edge.upstream for edge in plan.inputs_of(vertex.vertex) if edge.input_number == number]
+    seen = dict.fromkeys(wanted)
+    while wanted:
+        before = plan.vertex(wanted.pop())
+        for _, alignment in aligned_steps(before):
+            found.setdefault(alignment.group, before.operators[0].name)
+        further = [edge.upstream for edge in plan.inputs_of(before.vertex) if edge.upstream not in seen]
+        seen.update(dict.fromkeys(further))
+        wanted += further
+    return found

@@ -14,18 +14,31 @@ class FirstRows(ProcessFunction):
 
     taken = split_list_state("taken", "bigint")
     """How many records have been handed on, as the only element of the list."""
+    ends_sources = True
+    """Whether the sources end, if nothing else needs them, when all of the first records have come."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self.most = most
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all of the first records have come."""
+        return bool(sum(self.taken.get()) >= self.most)
 
     def on_batch(self, batch: pa.RecordBatch, context: FunctionContext) -> pa.RecordBatch | None:  # noqa: ARG002
         """The records of the batch that are among the first."""
         taken = sum(self.taken.get())
-        if taken >= self._most:
+        if taken >= self.most:
             return None
-        part = batch.slice(0, self._most - taken)
+        part = batch.slice(0, self.most - taken)
         self.taken.set([taken + part.num_rows])
         return part
+
+
+class FirstPrinted(FirstRows):
+    """Hands on the records of `stream.print(n)`. To look at a few records must not end a job."""
+
+    ends_sources = False
 
 
 class FirstOfSubtask(ProcessFunction):

@@ -12,7 +12,7 @@ from penstock.api.boundary import at_user_line
 from penstock.api.callables import check_callable
 from penstock.api.changelog import Changelog
 from penstock.api.connector import Footprint, Sink, Site, UnpreparedSink
-from penstock.api.printing import PrintSink
+from penstock.api.printing import MOST_COUNTED, PrintSink
 from penstock.core.errors import UsageError
 
 
@@ -58,6 +58,10 @@ class HandsOver:
         """End the stream in a sink."""
         raise NotImplementedError
 
+    def _first_printed(self, n: int) -> HandsOver:
+        """The first `n` records of all subtasks together."""
+        raise NotImplementedError
+
     def print(self, n: int | None = None, *, prefix: str | None = None, name: str | None = None) -> None:
         """End the stream on the standard output of this process, one line a record: for a first look at a job.
 
@@ -65,22 +69,28 @@ class HandsOver:
         failure are **printed again**: this is no sink to rely on. A slot hands on at most 200 lines with each of its
         heartbeats, two a second, and 100 of a batch; how many more there were is told. The job never waits for it.
 
+        With `n`, which is at most 10,000, each of the first `n` records is printed, and no other record: a single
+        subtask counts for all, and its count is in every checkpoint. The job goes on when all of them are printed.
+
         >>> from penstock.testing import run, scripted
         >>> words = scripted([{"word": "to", "n": 1}], schema="word string, n bigint")
         >>> _ = run(lambda env: env.read(words).print(prefix="words"))
         words> {word: to, n: 1}
 
         Args:
-            n: only the first `n` records of each subtask are printed.
+            n: only the first `n` records are printed.
             prefix: a text before each line, to tell several streams apart.
             name: the name of the step.
 
         """
-        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
-            raise UsageError(f"n is {n!r}; give the number of records to print, or nothing for all")
+        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_COUNTED):
+            raise UsageError(
+                f"n is {n!r}; give the number of records to print, at most {MOST_COUNTED:,}, or nothing for all records"
+            )
         if prefix is not None and (not isinstance(prefix, str) or not prefix.isprintable()):
             raise UsageError(f"prefix is {prefix!r}; give a text of one line")
-        self.write(PrintSink(most=n, prefix=prefix), name=name)
+        stream = self if n is None else self._first_printed(n)
+        stream.write(PrintSink(counted=n is not None, prefix=prefix), name=name)
 
     def for_each_checkpoint(self, function: Callable[[Any, int], Any], *, name: str | None = None) -> None:
         """End the stream in `function`, which is called on the driver with a Spark DataFrame and an id.

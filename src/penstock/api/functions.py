@@ -37,6 +37,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.api.callables import refuse_async_methods
+from penstock.api.metrics import Metrics
 from penstock.api.state import State, StateKind
 from penstock.api.state_declarations import declared_states
 from penstock.core.errors import UsageError
@@ -140,6 +141,16 @@ class FunctionContext:
     @property
     def processing_time(self) -> datetime.datetime:
         """The time on the clock, to the millisecond."""
+        raise NotImplementedError
+
+    @property
+    def metrics(self) -> Metrics:
+        """The metrics of this subtask of the function: `context.metrics.counter("rejected").add()`,
+        `context.metrics.gauge("open").set(12)`, `context.metrics.histogram("seconds").record(0.7)`.
+
+        The metrics of all subtasks are in `job.view().metrics`, and at the address `/metrics` of the page. They begin
+        at zero when the subtask begins, also after a restart. A metric is cheap, and may be used for every row.
+        """
         raise NotImplementedError
 
     def emit(self, side: str, row: Mapping[str, Any] | pa.RecordBatch | pa.Table) -> None:

@@ -23,6 +23,7 @@ import pyarrow as pa
 from penstock.api.changelog import with_row_kind
 from penstock.api.static_tables import StaticTable
 from penstock.api.windows import TumblingWindow
+from penstock.core.durations import readable
 from penstock.core.graph import DeclaredState
 
 if TYPE_CHECKING:
@@ -216,6 +217,11 @@ class JoinStep(TwoSidedStep):
     """How far the watermark behind the join is behind the watermark before the join."""
 
     @property
+    def shown(self) -> str:
+        """What `explain` says of the step."""
+        return readable(f"{self.how.value}, {self.reach.described()}")
+
+    @property
     def sides(self) -> Mapping[str, pa.Schema]:
         """The late records of both sides."""
         return {_LATE: self.left.schema, LATE_OF_RIGHT: self.right.schema}
@@ -231,6 +237,11 @@ class JoinStep(TwoSidedStep):
 class VersionJoinStep(TwoSidedStep):
     """Records of a stream, each with the version of its key that held at the time of the record. The versions are the
     right side."""
+
+    @property
+    def shown(self) -> str:
+        """What `explain` says of the step."""
+        return f"{self.how.value}, the version that held"
 
     @property
     def sides(self) -> Mapping[str, pa.Schema]:
@@ -255,6 +266,12 @@ class RegularJoinStep(TwoSidedStep):
     """For each side whether it is a changelog."""
     ttl_ms: int | None
     """How long a row is kept; None: for ever."""
+
+    @property
+    def shown(self) -> str:
+        """What `explain` says of the step."""
+        kept = "rows are kept for ever" if self.ttl_ms is None else f"rows are kept for {self.ttl_ms * 1_000} us"
+        return readable(f"{self.how.value}, {kept}")
 
     @property
     def has_changes(self) -> bool:
@@ -296,6 +313,11 @@ class TableJoinStep:
     """An extra condition that pairs must meet."""
     where_columns: tuple[JoinedColumn, ...] = ()
     """The columns that the condition reads."""
+
+    @property
+    def shown(self) -> str:
+        """What `explain` says of the step."""
+        return f"{self.how.value}, with a table{', by key' if self.by_key else ''}"
 
     @property
     def schema(self) -> pa.Schema:

@@ -38,6 +38,7 @@ from penstock.api.steps import (
     DeduplicateStep,
     JoinStep,
     KeyedProcessStep,
+    PatternStep,
     ProcessStep,
     ReadStep,
     RegularJoinStep,
@@ -98,6 +99,7 @@ class RecordedStep:
             | JoinStep
             | RegularJoinStep
             | VersionJoinStep
+            | PatternStep
             | KeyedProcessStep
             | WriteStep
         )

@@ -21,16 +21,20 @@ from penstock.sql.python_values import shown_rows
 MOST_OF_A_BATCH = 100
 """So many rows of a batch are printed. A person cannot read more, and texts of more rows would keep the job waiting."""
 
-Printer = Callable[[Sequence[str], int], None]
-"""Takes lines to print, and the number of rows that are left out behind them."""
+MOST_COUNTED = 10_000
+"""So many rows may be asked for. All of them are printed, however fast they come."""
+
+Printer = Callable[[Sequence[str], int, bool], None]
+"""Takes lines to print, the number of rows that are left out behind them, and whether none of the lines may be left
+out."""
 
 
 class PrintSink(Sink):
     """The sink of `stream.print`. Its transactions are empty: nothing is left to commit."""
 
-    def __init__(self, *, most: int | None, prefix: str | None) -> None:
-        """`most` rows of each subtask are printed; None: of all."""
-        self._most = most
+    def __init__(self, *, counted: bool = False, prefix: str | None = None) -> None:
+        """If the rows are `counted`, there are few of them, and each is printed."""
+        self._counted = counted
         self._prefix = "" if prefix is None else f"{prefix}> "
 
     @property
@@ -44,29 +48,27 @@ class PrintSink(Sink):
 
     def writer(self, context: WriterContext) -> SinkWriter:  # noqa: ARG002  # all subtasks print alike
         """A writer that prints."""
-        return _Printing(self._most, self._prefix)
+        return _Printing(self._prefix, counted=self._counted)
 
 
 class _Printing(SinkWriter):
-    def __init__(self, most: int | None, prefix: str) -> None:
-        self._left = most
+    def __init__(self, prefix: str, *, counted: bool) -> None:
         self._prefix = prefix
+        self._counted = counted
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Print the first rows of a batch, and count the others."""
-        if self._left is not None:
-            batch = batch.slice(0, self._left)
-            self._left -= batch.num_rows
         if batch.num_rows:
-            shown = shown_rows(batch.slice(0, MOST_OF_A_BATCH))
-            _printer([f"{self._prefix}{as_line(row)}" for row in shown], batch.num_rows - len(shown))
+            shown = shown_rows(batch if self._counted else batch.slice(0, MOST_OF_A_BATCH))
+            lines = [f"{self._prefix}{as_line(row)}" for row in shown]
+            _printer(lines, batch.num_rows - len(shown), self._counted)
 
     def prepare(self, checkpoint: int) -> Callable[[], list[bytes]]:  # noqa: ARG002  # nothing is held back
         """There is nothing to commit."""
         return list
 
 
-def print_here(lines: Sequence[str], left_out: int) -> None:
+def print_here(lines: Sequence[str], left_out: int, must: bool = False) -> None:  # noqa: ARG001, FBT001, FBT002  # a `Printer`
     """Print in this process, in one go: other threads may print, too."""
     told = [f"({left_out:,} more rows are not printed: they came too fast)"] if left_out else []
     sys.stdout.write("".join(f"{line}\n" for line in (*lines, *told)))

@@ -21,9 +21,12 @@ from penstock.api.join_steps import JoinStep as JoinStep
 from penstock.api.join_steps import RegularJoinStep as RegularJoinStep
 from penstock.api.join_steps import TableJoinStep as TableJoinStep
 from penstock.api.join_steps import VersionJoinStep as VersionJoinStep
+from penstock.api.lateness import LateRecords as LateRecords
+from penstock.api.pattern_steps import PatternStep as PatternStep
 from penstock.api.state import StateKind, Ttl, type_name
 from penstock.api.state_declarations import declared_states
 from penstock.api.windows import WindowType
+from penstock.core.durations import readable
 from penstock.core.graph import DeclaredState
 from penstock.core.task.requests import RequestPolicy
 from penstock.core.task.waiting import WaitFor
@@ -74,6 +77,8 @@ class WhereStep:
     has_changes: bool = False
     """Whether the records are changes of rows. Of an update whose one half meets the condition the other half is left
     out, and the half that stays becomes a `delete` or an `insert`."""
+    written: str = ""
+    """The condition as the user wrote it, for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +116,8 @@ class SelectStep:
     schema: pa.Schema
     """The schema of the output."""
     explosion: Explosion | None = None
+    written: str = ""
+    """The columns as the user wrote them, for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,17 +149,6 @@ it. A window has either updates or final results."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LateRecords:
-    """What a step must know of its input to tell late records apart."""
-
-    time_column: str
-    schema: pa.Schema
-    """The schema of the input."""
-    time_offset_us: int = 0
-    """Event time is the time in the column plus this."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class FilterStep:
     """Only records for which a function from a row (a dict) returns a true value."""
 
@@ -168,6 +164,15 @@ class SampleStep:
     fraction: float
     seed: int
     schema: pa.Schema
+
+
+REQUESTS, WAITING = "penstock.requests", "penstock.waiting"
+"""The names of the lists in snapshots with the rows that wait: for an async function, or for a broadcast stream."""
+
+
+def _rows_of(name: str, schema: pa.Schema) -> dict[str, DeclaredState]:
+    """A list of rows that a step keeps."""
+    return {name: DeclaredState(kind="rows", type=", ".join(f"{field.name}: {field.type}" for field in schema))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +191,11 @@ class AsyncMapStep:
     """The columns by which the rows reach the subtasks; empty if they do not go by key."""
     schema: pa.Schema
     """The schema of the output."""
+
+    @property
+    def declared_states(self) -> dict[str, DeclaredState]:
+        """The rows that the function was asked about and has not answered."""
+        return _rows_of(REQUESTS, self.input_schema)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,6 +250,8 @@ class KeyedProcessStep:
     """Whether the broadcast input has event time, and so holds back the event time of the step."""
     wait: WaitFor | None = None
     """What the keyed records wait for; None if they do not wait."""
+    waiting_schema: pa.Schema | None = None
+    """The schema of the keyed records; set if they wait for something."""
     has_event_time: bool = True
     """Whether there is a watermark before the step. Without a watermark, an event-time timer fires only at the end of
     all data."""
@@ -260,8 +272,9 @@ class KeyedProcessStep:
 
     @property
     def declared_states(self) -> dict[str, DeclaredState]:
-        """What the function says about its states."""
-        return _declared(self.function)
+        """What the function says about its states, and the records that wait."""
+        waiting = {} if self.waiting_schema is None else _rows_of(WAITING, self.waiting_schema)
+        return {**_declared(self.function), **waiting}
 
     @property
     def declared_keys(self) -> tuple[str, ...]:
@@ -345,6 +358,17 @@ class WindowStep:
     """The schema of the partial aggregates, of a window that shows updates, or that counts records."""
 
     @property
+    def shown(self) -> str:
+        """What `explain` says of the step."""
+        window = self.window.described().replace(", offset 0 us", "")
+        parts = [f"tumbling {window}" if window[:1].isdigit() else window]
+        if self.lateness_us:
+            parts.append(f"late by {self.lateness_us} us")
+        if self.updates is not None:
+            parts.append("with updates")
+        return readable(", ".join(parts))
+
+    @property
     def sides(self) -> dict[str, pa.Schema]:
         """The schema of each side output."""
         return _sides({}, self.late)
@@ -411,6 +435,11 @@ class TopStep(RunningStep):
     rank: str | None = None
     """The column with the place of a record among the records of its key, from 1; None: there is no such column."""
 
+    @property
+    def shown(self) -> str:
+        """What `explain` says of the step."""
+        return f"the first {self.most}"
+
 
 SINCE = "__since"
 """The column with the time at which a group of equal records began, in microseconds since 1970."""
@@ -430,6 +459,11 @@ class DeduplicateStep:
     """The schema of the output."""
     keeps_last: bool = False
     """Whether the last record of a group is shown, as a row of a changelog; otherwise the first record is handed on."""
+
+    @property
+    def shown(self) -> str:
+        """What `explain` says of the step."""
+        return readable(f"the {'last' if self.keeps_last else 'first'} within {self.within_us} us")
 
     @property
     def sides(self) -> dict[str, pa.Schema]:
@@ -582,5 +616,6 @@ Step = (
     | RegularJoinStep
     | TableJoinStep
     | VersionJoinStep
+    | PatternStep
     | WriteStep
 )

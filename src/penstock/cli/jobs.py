@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from penstock.api.job_names import job_slug
+from penstock.cli.reaching import Jobs, reaching_jobs
 from penstock.core.errors import NoAnswer, PeerError
-from penstock.net.control import call, find_job, running_jobs
-from penstock.terminal.failures import reported_failures
+from penstock.terminal.plain_text import plain
 
 LISTED_WITHIN_S = 3.0
 """A job that says nothing for this long is listed with the state `NO_ANSWER`."""
@@ -32,24 +34,24 @@ _NATIVE = click.option(
 
 @click.command("list")
 @_AS_JSON
-def list_jobs(*, as_json: bool) -> None:
-    """Show the running jobs of this user on this host."""
-    with reported_failures():
-        jobs = running_jobs()
-        # All jobs are asked at the same time, so that jobs that do not answer do not delay the other jobs.
-        with ThreadPoolExecutor(max_workers=max(1, len(jobs))) as asking:
-            found = [view for view in asking.map(_view, jobs) if view is not None]
-        if as_json:
-            click.echo(json.dumps(found))
-        elif not found:
-            click.echo("no job of this user runs on this host")
-        else:
-            Console().print(_table(found))
+@reaching_jobs
+def list_jobs(*, jobs: Jobs, as_json: bool) -> None:
+    """Show the running jobs of this user on this host, or the jobs of a driver elsewhere."""
+    known = jobs.running()
+    # All jobs are asked at the same time, so that jobs that do not answer do not delay the other jobs.
+    with ThreadPoolExecutor(max_workers=max(1, min(len(known), 64))) as asking:
+        found = [view for view in asking.map(partial(_view, jobs), known) if view is not None]
+    if as_json:
+        click.echo(json.dumps(found))
+    elif not found:
+        click.echo("no job of this user runs on this host")
+    else:
+        Console().print(_table(found))
 
 
-def _view(job: str) -> dict[str, Any] | None:
+def _view(jobs: Jobs, job: str) -> dict[str, Any] | None:
     try:
-        return call(job, "view", heard_within_s=LISTED_WITHIN_S)
+        return jobs.call(job, "view", heard_within_s=LISTED_WITHIN_S)
     except NoAnswer:
         return {"id": job, "state": NO_ANSWER}
     except PeerError:
@@ -59,13 +61,19 @@ def _view(job: str) -> dict[str, Any] | None:
 
 def _table(jobs: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
-    table.add_column("job", no_wrap=True, overflow="fold", min_width=max(len(job["id"]) for job in jobs))
+    table.add_column("job", no_wrap=True, overflow="fold", min_width=max(len(_title(job)) for job in jobs))
     table.add_column("state", no_wrap=True, min_width=max(len(job["state"]) for job in jobs))
     for title in ("slots", "restarts", "rows read", "checkpoints", "last"):
         table.add_column(title, justify="right")
     for job in jobs:
-        table.add_row(job["id"], job["state"], *([] if job["state"] == NO_ANSWER else _numbers(job)))
+        table.add_row(_title(job), job["state"], *([] if job["state"] == NO_ANSWER else _numbers(job)))
     return table
+
+
+def _title(job: dict[str, Any]) -> str:
+    """The id of a job. The id of a job elsewhere does not say the job's name: the name comes first."""
+    name = plain(job.get("name", job["id"]))
+    return str(job["id"]) if job["id"].startswith(job_slug(name)) else f"{name} {job['id']}"
 
 
 def _numbers(job: dict[str, Any]) -> list[str]:
@@ -84,10 +92,11 @@ def _numbers(job: dict[str, Any]) -> list[str]:
 @_JOB
 @click.option("--full", is_flag=True, help="Refer to no file of an earlier checkpoint.")
 @_AS_JSON
-def checkpoint(*, job: str, full: bool, as_json: bool) -> None:
+@reaching_jobs
+def checkpoint(*, jobs: Jobs, job: str, full: bool, as_json: bool) -> None:
     """Have a running JOB (its id, its name, or the beginning of either) take a checkpoint now."""
     done = "checkpoint {checkpoint} is complete"
-    _ask(job, "checkpoint", as_json=as_json, said=lambda result: done.format(**result), full=full)
+    _ask(jobs, job, "checkpoint", as_json=as_json, said=lambda result: done.format(**result), full=full)
 
 
 @click.command("savepoint")
@@ -95,9 +104,11 @@ def checkpoint(*, job: str, full: bool, as_json: bool) -> None:
 @click.argument("directory", required=False)
 @_NATIVE
 @_AS_JSON
-def savepoint(*, job: str, directory: str | None, native: bool, as_json: bool) -> None:
+@reaching_jobs
+def savepoint(*, jobs: Jobs, job: str, directory: str | None, native: bool, as_json: bool) -> None:
     """Have a running JOB take a savepoint below DIRECTORY, and go on."""
     _ask(
+        jobs,
         job,
         "savepoint",
         as_json=as_json,
@@ -113,9 +124,11 @@ def savepoint(*, job: str, directory: str | None, native: bool, as_json: bool) -
 @click.option("--drain", is_flag=True, help="Close all windows and finish all steps first, as if the data had ended.")
 @_NATIVE
 @_AS_JSON
-def stop(*, job: str, directory: str | None, drain: bool, native: bool, as_json: bool) -> None:
+@reaching_jobs
+def stop(*, jobs: Jobs, job: str, directory: str | None, drain: bool, native: bool, as_json: bool) -> None:
     """End a running JOB with a savepoint, from which the job can be started again."""
     _ask(
+        jobs,
         job,
         "stop",
         as_json=as_json,
@@ -130,9 +143,11 @@ def stop(*, job: str, directory: str | None, drain: bool, native: bool, as_json:
 @_JOB
 @click.argument("parallelism", type=click.IntRange(min=1))
 @_AS_JSON
-def rescale(*, job: str, parallelism: int, as_json: bool) -> None:
+@reaching_jobs
+def rescale(*, jobs: Jobs, job: str, parallelism: int, as_json: bool) -> None:
     """Have a running JOB take a checkpoint, and go on from that checkpoint with another PARALLELISM."""
     _ask(
+        jobs,
         job,
         "rescale",
         as_json=as_json,
@@ -144,16 +159,18 @@ def rescale(*, job: str, parallelism: int, as_json: bool) -> None:
 @click.command("cancel")
 @_JOB
 @_AS_JSON
-def cancel(*, job: str, as_json: bool) -> None:
+@reaching_jobs
+def cancel(*, jobs: Jobs, job: str, as_json: bool) -> None:
     """End a running JOB at once, without a savepoint."""
-    _ask(job, "cancel", as_json=as_json, said=lambda _result: "the job is being cancelled")
+    _ask(jobs, job, "cancel", as_json=as_json, said=lambda _result: "the job is being cancelled")
 
 
-def _ask(job: str, command: str, *, as_json: bool, said: Callable[[dict[str, Any]], str], **arguments: Any) -> None:
-    with reported_failures():
-        found = find_job(job)
-        result = call(found, command, **arguments)
-        click.echo(json.dumps({"job": found, **result}) if as_json else said(result))
+def _ask(
+    jobs: Jobs, job: str, command: str, *, as_json: bool, said: Callable[[dict[str, Any]], str], **arguments: Any
+) -> None:
+    found = jobs.find(job)
+    result = jobs.call(found, command, **arguments)
+    click.echo(json.dumps({"job": found, **result}) if as_json else said(result))
 
 
 def _absolute(directory: str | None) -> str | None:

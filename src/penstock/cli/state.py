@@ -17,11 +17,11 @@ from rich.text import Text
 from penstock.cli.state_output import cell, json_text, unpickled_columns, write_tables
 from penstock.core.errors import StreamError, UsageError
 from penstock.core.recovery import roots
-from penstock.runtime.task.partitioning import key_groups
 from penstock.savepoints.catalog import OperatorInfo, SnapshotData, StateInfo
 from penstock.savepoints.comparison import StateDifference, compare
+from penstock.savepoints.one_key import groups_of_key, rows_of_key, wanted_key
 from penstock.savepoints.tables import ALL_GROUPS
-from penstock.sql.python_values import shown_rows, shown_values
+from penstock.sql.python_values import shown_rows
 from penstock.terminal.failures import EXIT_FAILED, reported_failures
 from penstock.terminal.plain_text import add_plain_row, plain
 from penstock.terminal.screen import size_text
@@ -171,12 +171,11 @@ def _rows(
     left, name, groups = limit, f"{info.kind}:{info.name}", ALL_GROUPS
     wanted: pa.RecordBatch | None = None
     if keys:
-        wanted = _wanted_key(found.key_schema(operator, name), keys)
-        group = int(key_groups(wanted, wanted.schema.names, found.snapshot_of(operator).max_parallelism)[0])
+        wanted = wanted_key(found.key_schema(operator, name), keys)
         # Only the files that have the key's key group are read.
-        groups = (group, group)
+        groups = groups_of_key(wanted, found.snapshot_of(operator).max_parallelism)
     for table in found.tables(operator, name, groups):
-        rows = table if wanted is None else _only(table, wanted)
+        rows = table if wanted is None else rows_of_key(table, wanted)
         rows = rows.slice(0, left)
         if unpickle and not info.is_raw:
             rows = unpickled_columns(rows, found.found_table(operator, name))
@@ -184,31 +183,6 @@ def _rows(
         left -= rows.num_rows
         if left <= 0:
             return
-
-
-def _wanted_key(schema: pa.Schema, keys: tuple[str, ...]) -> pa.RecordBatch:
-    """One row with the key that was asked for. Raises `UsageError` if the given text is not such a key."""
-    named = dict(key.partition("=")[::2] for key in keys if key.partition("=")[0] in schema.names and "=" in key)
-    if len(schema) == 1 and not named and len(keys) == 1:
-        named = {schema.names[0]: keys[0]}
-    if sorted(named) != sorted(schema.names) or len(named) != len(keys):
-        options = " ".join(f"--key {column}=..." for column in schema.names)
-        raise UsageError(f"a key of this state has the columns {', '.join(schema.names)}", hint=f"write {options}")
-    try:
-        columns = [pa.array([named[field.name]], pa.string()).cast(field.type) for field in schema]
-    except pa.ArrowException as error:
-        raise UsageError(
-            f"{' '.join(keys)} cannot be read as a key of type {', '.join(str(f.type) for f in schema)}"
-        ) from error
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _only(table: pa.Table, wanted: pa.RecordBatch) -> pa.Table:
-    row = shown_rows(wanted)[0]
-    keep = [True] * table.num_rows
-    for name, value in row.items():
-        keep = [kept and found == value for kept, found in zip(keep, shown_values(table.column(name)), strict=True)]
-    return table.filter(pa.array(keep, pa.bool_()))
 
 
 def _no_keys(operator: str) -> list[StateInfo]:

@@ -83,3 +83,17 @@ def _parsed_us(text: str, argument: str) -> Fraction:
     if position == 0 or position < len(text):
         raise UsageError(f"{argument} is {text!r}, which is no duration", hint=_ACCEPTED)
     return total
+
+
+_UNITS = ((86_400_000_000, "day"), (3_600_000_000, "h"), (60_000_000, "min"), (1_000_000, "s"), (1_000, "ms"))
+
+
+def readable(text: str) -> str:
+    """The text with each number of microseconds in the largest unit in which the number is whole."""
+
+    def in_unit(found: re.Match[str]) -> str:
+        us = int(found[1])
+        size, unit = next((each for each in _UNITS if us % each[0] == 0), (1, "us")) if us else (1, "s")
+        return f"{us // size} {unit}"
+
+    return re.sub(r"(-?\d+) us\b", in_unit, text)

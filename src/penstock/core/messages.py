@@ -137,6 +137,10 @@ class SnapshotMetrics(msgspec.Struct, frozen=True, kw_only=True):
     checkpointed_bytes: int = 0
     """Bytes written for this checkpoint; fewer than the state's size if the checkpoint is incremental."""
     unaligned: bool = False
+    waited_for: TaskId | None = None
+    """The upstream task whose barrier came last, if the task had to wait for the barriers of several."""
+    rows_in: int = 0
+    """How many records the task of a source had read at the barrier, in this attempt."""
 
 
 # --- slot to master ----------------------------------------------------------------------
@@ -161,6 +165,8 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     epoch: Epoch
     metrics: dict[str, dict[str, float]] = {}
     """Task id as text -> name -> value."""
+    process: dict[str, float] = {}
+    """Memory and processor time of the slot's process, by name."""
 
 
 class LoopStuck(Message, frozen=True, kw_only=True):
@@ -205,6 +211,12 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     step: str | None = None
     """The name of the step whose code logged the line; None if the line came from no step."""
+    subtask: int | None = None
+    """The subtask of that step."""
+    checkpoint: int | None = None
+    """The checkpoint that the line is about, if the logging code said so (`extra={"checkpoint": 7}`)."""
+    when: Instant | None = None
+    """When the line was logged, by the clock of the slot's host."""
 
 
 class WorkerLog(Message, frozen=True, kw_only=True):
@@ -212,6 +224,8 @@ class WorkerLog(Message, frozen=True, kw_only=True):
 
     slot: SlotId
     lines: tuple[LogLine, ...]
+    """Lines of the level 0 were not logged: code of the program has written them to its standard output or its
+    standard error, which is then the name of the logger."""
     dropped: int = 0
     """How many more lines were logged and are not sent."""
     printed: tuple[str, ...] = ()
@@ -350,6 +364,15 @@ class EventTimeReached(Message, frozen=True, kw_only=True):
     time_us: int | None
     """The event time of the split that is furthest behind; -2^63 if no split has begun. None: the reader holds nobody
     back."""
+
+
+class StepFull(Message, frozen=True, kw_only=True):
+    """Slot to master: a step with a single subtask takes no more records, whatever comes, and every checkpoint that may
+    still complete has the step so. Answered by `EndData` to the sources that feed nothing else."""
+
+    epoch: Epoch
+    task: TaskId
+    operator: OperatorId
 
 
 class Leaving(Message, frozen=True, kw_only=True):
@@ -518,6 +541,14 @@ class GroupTime(Message, frozen=True, kw_only=True):
     """The least event time of the group; None: no reader of the group holds anybody back."""
 
 
+class EndData(Message, frozen=True, kw_only=True):
+    """Master to slot: nothing needs the records of the source of the task any more. The data of the source ends here,
+    as if there were no more."""
+
+    epoch: Epoch
+    task: TaskId
+
+
 class Leave(Message, frozen=True, kw_only=True):
     """Master to slot: drop everything and end the process's work."""
 
@@ -561,6 +592,7 @@ ToMaster = (
     | SplitsRead
     | CatchingUp
     | EventTimeReached
+    | StepFull
 )
 ToSlot = (
     Deploy
@@ -575,4 +607,5 @@ ToSlot = (
     | Leave
     | OperatorEvent
     | GroupTime
+    | EndData
 )

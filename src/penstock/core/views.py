@@ -4,12 +4,14 @@ machine."""
 from __future__ import annotations
 
 from enum import Enum
+from html import escape
 
 import msgspec
 
-from penstock.core.ids import CheckpointId, Instant, VertexId
+from penstock.core.ids import CheckpointId, Instant, TaskId, VertexId
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import SnapshotKind
+from penstock.core.timeline_html import timeline_html
 from penstock.core.view_texts import count_of, duration_text, size_text, time_text
 
 
@@ -134,6 +136,12 @@ class SubtaskView(msgspec.Struct, frozen=True, kw_only=True):
     unaligned: bool = False
     aborted: bool = False
     """The subtask acknowledged after the checkpoint had already failed."""
+    waited_for: TaskId | None = None
+    """The upstream task whose barrier came last, if the subtask had to wait for the barriers of several."""
+    rows_in: int = 0
+    """How many records the subtask of a source had read at the barrier, since the attempt began."""
+    operators: dict[str, int] = {}
+    """The bytes of state of each operator that has state, by the id of the operator."""
 
 
 class SubtasksView(VertexView, frozen=True, kw_only=True):
@@ -158,6 +166,10 @@ class CheckpointDetails(CheckpointView, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"<{self.summary()}>"
+
+    def _repr_html_(self) -> str:
+        """The checkpoint with the timeline of its subtasks, for notebooks."""
+        return f"<div><strong>{escape(self.summary())}</strong>{timeline_html(self)}</div>"
 
 
 class RestoredView(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,15 +11,16 @@
          window   bids.window-auction
          parquet  bids.window-auction.parquet
 
-Below each vertex stand its operators with their ids, then the vertices that the vertex sends to. A vertex with several
-inputs is shown in full below its first input, and by its number below the other inputs. An arrow that carries a side
-output begins with the name of the side output and the id of its operator.
+Below each vertex stand its operators with their ids, then the vertices that the vertex sends to. Behind some operators
+stands what they say of themselves: a pattern, a window, or the kind of a join. A vertex with several inputs is shown in
+full below its first input, and by its number below the other inputs.
+An arrow that carries a side output begins with the name of the side output and the id of its operator.
 """
 
 from __future__ import annotations
 
 from penstock.core.ids import VertexId
-from penstock.plan.graph import Edge, Partitioning, Plan, Vertex
+from penstock.plan.graph import Edge, OperatorPlan, Partitioning, Plan, Vertex
 
 
 def explain_plan(plan: Plan) -> str:
@@ -50,13 +51,20 @@ class _View:
         lines = [f"{number} {vertex.name}  ({vertex_text(vertex)})"]
         widest = max(len(operator.name) for operator in vertex.operators)
         margin = " │   " if outputs else "     "
-        lines += [f"{margin}{operator.name.ljust(widest)}  {operator.operator}" for operator in vertex.operators]
+        for operator in vertex.operators:
+            shown = details(operator)
+            lines.append(f"{margin}{operator.name.ljust(widest)}  {operator.operator}{f': {shown}' if shown else ''}")
         for edge in outputs:
             is_last = edge is outputs[-1]
             first, *rest = self.tree(self._plan.vertex(edge.downstream))
             lines.append(f" {'└─' if is_last else '├─'} {arrow_text(self._plan, edge)} ─► {first}")
             lines += [f"{'    ' if is_last else ' │  '}{line}" for line in rest]
         return lines
+
+
+def details(operator: OperatorPlan) -> str:
+    """What a step says of itself besides its name, such as the kind of a join; an empty text if there is nothing."""
+    return str(getattr(operator.step, "shown", ""))
 
 
 def vertex_text(vertex: Vertex) -> str:

@@ -13,13 +13,15 @@ from html import escape
 from itertools import pairwise
 
 from penstock.core.ids import VertexId
-from penstock.plan.explain import arrow_text, explain_plan, vertex_text
-from penstock.plan.graph import Edge, Plan, Vertex
+from penstock.plan.explain import arrow_text, details, explain_plan, vertex_text
+from penstock.plan.graph import Edge, OperatorPlan, Plan, Vertex
 
 _CHARACTER = 7.3
 """The width of a character of the picture's font, at 12 px, in px. Text that is a little narrower than its box does no
 harm."""
 _LINE, _HEAD, _PADDING = 18, 30, 12
+_MOST_CHARACTERS = 60
+"""A step says no more of itself than this: a long pattern would make its box as wide as the page."""
 _GAP = 26
 """Between two boxes of a column."""
 _MARGIN = 12
@@ -76,13 +78,21 @@ def as_mermaid(plan: Plan) -> str:
     numbers = {vertex.vertex: f"v{number}" for number, vertex in enumerate(plan.vertices, start=1)}
     lines = ["flowchart LR"]
     for vertex in plan.vertices:
-        texts = [f"<b>{vertex_text(vertex)}</b>", *(_plain(operator.name) for operator in vertex.operators)]
+        texts = [f"<b>{vertex_text(vertex)}</b>", *(_plain(_operator_text(operator)) for operator in vertex.operators)]
         lines.append(f'    {numbers[vertex.vertex]}["{"<br/>".join(texts)}"]')
     lines += [
         f'    {numbers[edge.upstream]} -- "{_plain(arrow_text(plan, edge))}" --> {numbers[edge.downstream]}'
         for edge in plan.edges
     ]
     return "\n".join(lines)
+
+
+def _operator_text(operator: OperatorPlan) -> str:
+    """The name of an operator, with what the operator says of itself."""
+    shown = details(operator)
+    if len(shown) > _MOST_CHARACTERS:
+        shown = f"{shown[:_MOST_CHARACTERS]}…"
+    return f"{operator.name}: {shown}" if shown else operator.name
 
 
 def _plain(text: str) -> str:
@@ -122,6 +132,8 @@ class _Box:
     y: float
     width: float
     height: float
+    right: float
+    """Where the column of the box ends: an arrow bends only behind the widest box of its column."""
 
     @property
     def middle(self) -> float:
@@ -168,7 +180,7 @@ def _placed(plan: Plan, columns: dict[_Stop, int]) -> dict[_Stop, _Box]:
         for stop, (own_width, height) in zip(standing, sizes, strict=True):
             wanted = _mean([boxes[one].middle for one in before[stop]]) - height / 2
             y = max(y, wanted)
-            boxes[stop] = _Box(x, y, own_width or width, height)
+            boxes[stop] = _Box(x, y, own_width or width, height, x + width)
             y += height + _GAP
         x += width + gaps.get(column, 60)
     return boxes
@@ -189,8 +201,12 @@ def _size(plan: Plan, stop: _Stop) -> tuple[float, float]:
     if isinstance(stop, tuple):
         return 0, _LINE
     vertex = plan.vertex(stop)
-    texts = [vertex_text(vertex), *(operator.name for operator in vertex.operators)]
-    return max(map(len, texts)) * _CHARACTER + 2 * _PADDING, _HEAD + _LINE * len(vertex.operators) + _PADDING / 2
+    texts = [vertex_text(vertex), *map(_operator_text, vertex.operators)]
+    return max(map(len, texts)) * _CHARACTER + 2 * _PADDING, max(
+        _HEAD + _LINE * len(vertex.operators) + _PADDING / 2,
+        # The texts of arrows that come in must not cover each other.
+        _LINE * (len(plan.inputs_of(stop)) + 1),
+    )
 
 
 def _mean(numbers: Sequence[float]) -> float:
@@ -200,12 +216,12 @@ def _mean(numbers: Sequence[float]) -> float:
 def _arrow(text: str, stops: Sequence[_Box], entry: float) -> tuple[str, str]:
     """The arrow of an edge, which ends at height `entry`, and its `text`. The text stands where the first bend ends:
     the arrows out of one box have parted there."""
-    path = f"M{stops[0].x + stops[0].width:g} {stops[0].middle:g}"
+    path = f"M{stops[0].x + stops[0].width:g} {stops[0].middle:g}H{stops[0].right:g}"
     for one, other in pairwise(stops):
-        bend, y = (one.x + one.width + other.x) / 2, entry if other is stops[-1] else other.middle
+        bend, y = (one.right + other.x) / 2, entry if other is stops[-1] else other.middle
         path += f"C{bend:g} {one.middle:g} {bend:g} {y:g} {other.x:g} {y:g}"
         if other is not stops[-1]:
-            path += f"H{other.x + other.width:g}"
+            path += f"H{other.right:g}"
     second = stops[1]
     x, y = second.x - 12, (entry if second is stops[-1] else second.middle) - 5
     label = f'<text class="label" x="{x:g}" y="{y:g}" text-anchor="end">{escape(text)}</text>'
@@ -218,8 +234,7 @@ def _drawn(vertex: Vertex, box: _Box) -> str:
     lines = [f'<text class="head" x="{x:g}" y="{box.y + 20:g}">{escape(vertex_text(vertex))}</text>']
     for number, operator in enumerate(vertex.operators):
         y = box.y + _HEAD + _LINE * number + 10
-        lines.append(
-            f'<text x="{x:g}" y="{y:g}">{escape(operator.name)}<title>{escape(operator.operator)}</title></text>'
-        )
+        text, title = escape(_operator_text(operator)), escape(operator.operator)
+        lines.append(f'<text x="{x:g}" y="{y:g}">{text}<title>{title}</title></text>')
     frame = f'<rect class="{kind}" x="{box.x:g}" y="{box.y:g}" width="{box.width:g}" height="{box.height:g}" rx="6"/>'
     return f"<g>{frame}{''.join(lines)}</g>"

@@ -18,10 +18,12 @@ import pyarrow as pa
 from penstock.api.connector import Sink, SinkWriter, SplitEnumerator, WriterContext
 from penstock.api.steps import ReadStep, WatermarkStep, WriteStep
 from penstock.core.errors import InvariantError, JobFailed
+from penstock.core.full_steps import EndSource
 from penstock.core.ids import CheckpointId, Epoch, Instant, JobId, OperatorId, TaskId
-from penstock.core.messages import StateFile, TaskRestore
+from penstock.core.messages import StateFile, StepFull, TaskRestore
 from penstock.plan.graph import OperatorPlan, Plan
 from penstock.ports import AsyncCalls, Background, Clock, WorkResult
+from penstock.runtime.full_steps import UnneededSources
 from penstock.runtime.slot.deployment import Deployment, build_task
 from penstock.runtime.task.chain import describe_failure
 from penstock.runtime.task.channels import ChannelKey, Item
@@ -32,6 +34,7 @@ from penstock.settings import JobSettings, StateSettings
 SLICE_ROWS = 65_536
 POLLED_ROWS = 1_000
 """A source is asked for few rows at a time: most looks want a few."""
+EPOCH = Epoch(1)
 LONGEST_WAIT_MS = 100
 """Ctrl-C gets through, and the time limit is looked at, at least so often."""
 
@@ -183,7 +186,7 @@ class _Here:
         self._plan = plan
         deployment = Deployment(
             job=JobId("look"),
-            epoch=Epoch(1),
+            epoch=EPOCH,
             plan=plan,
             settings=replace(settings, state=StateSettings()),
             restored=None,
@@ -195,6 +198,8 @@ class _Here:
             grant=self._grant,
             data_taken=lambda key: self._writers[key].outputs.data_taken(key),
         )
+        self._unneeded = UnneededSources(self._end_source)
+        self._unneeded.start(plan, EPOCH, None)
         self._tasks = [build_task(task, TaskRestore(), deployment) for task in plan.tasks]
         self._readers = {channel.key: task for task in self._tasks for channel in task.gate.channels}
         self._writers = {key: task for task in self._tasks for key in task.outputs.channels}
@@ -303,6 +308,16 @@ class _Here:
 
     def event_time_reached(self, task: TaskId, time_us: int | None) -> None:
         """Never: no source is aligned here."""
+
+    def step_full(self, task: TaskId, operator: OperatorId) -> None:
+        """A step takes no more records."""
+        self._unneeded.heard(StepFull(epoch=EPOCH, task=task, operator=operator))
+
+    def _end_source(self, effect: EndSource) -> None:
+        """Nothing needs the records of a source any more."""
+        for task in self._tasks:
+            if task.task.vertex in {ended.vertex for ended, _ in effect.tasks}:
+                task.end_data()
 
     def catching_up(self, task: TaskId, operator: OperatorId, is_behind: bool) -> None:  # noqa: FBT001
         """It makes no difference here."""

@@ -11,6 +11,7 @@ from penstock.core.messages import Register
 from penstock.core.recovery.tenure import attempt_of
 from penstock.core.view_texts import count_of, duration_text, time_text
 from penstock.core.views import CheckpointsView
+from penstock.runtime.user_metrics import UserMetric, user_metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +97,12 @@ class JobView:
     """Slots whose loops have not turned for longer than `SlotSettings.stuck_after_ms`."""
     finished_tasks: int = 0
     """How many tasks of the running attempt have ended for good."""
+
+    @property
+    def metrics(self) -> dict[str, dict[str, UserMetric]]:
+        """The metrics of the program's functions (`context.metrics`), over all subtasks of the running attempt:
+        operator id -> name -> metric."""
+        return user_metrics(self.tasks)
 
     def __repr__(self) -> str:
         return "\n".join(f"{name + ':':<14}{text}" for name, text in self._lines())

@@ -173,7 +173,13 @@ class SimConversation:
         """Run a coroutine to its end. Returns its result; nothing if the coroutine waits for ever."""
         task = self._loop.create_task(coroutine)
         try:
-            return (self._loop.run_until_complete(task),)
+            while True:
+                try:
+                    return (self._loop.run_until_complete(task),)
+                except SystemExit:
+                    # A task that the function began has ended the event loop. Whoever waits for that task is told.
+                    if task.done():
+                        raise
         except _Stuck:
             task.cancel()
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001  # it may refuse to end

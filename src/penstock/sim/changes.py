@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.api.steps import Updates
 from penstock.sim.external import Transaction
-from penstock.sim.jobs import Row, rows_of
+from penstock.sim.inputs import Row, rows_of
 from penstock.sim.rules import Rule
 from penstock.sim.world import World
 

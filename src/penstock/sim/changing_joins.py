@@ -19,7 +19,8 @@ from penstock.api.running_schema import running_partial_schema, running_result_s
 from penstock.api.steps import Aggregate, RunningCombineStep, RunningStep
 from penstock.api.streams.join_words import ColumnsByKey, pair_columns
 from penstock.sim.external import Transaction
-from penstock.sim.jobs import SCHEMA, Row, rows_of
+from penstock.sim.inputs import Row, rows_of
+from penstock.sim.jobs import SCHEMA
 from penstock.sim.joining import NOTHING, WithoutNulls
 from penstock.sim.rules import Rule
 from penstock.sim.world import World

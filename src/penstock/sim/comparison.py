@@ -12,7 +12,8 @@ import pyarrow as pa
 from penstock.sim.changes import check_table, table_of
 from penstock.sim.expected import order_of, sides_of
 from penstock.sim.external import Transaction
-from penstock.sim.jobs import Row, Shape, Workload, rows_of
+from penstock.sim.inputs import Row, rows_of
+from penstock.sim.jobs import Shape, Workload
 from penstock.sim.joining import shown_early, with_settled_versions
 from penstock.sim.rules import Rule
 from penstock.sim.window_kinds import WindowKind

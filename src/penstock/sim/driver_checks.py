@@ -17,7 +17,8 @@ from penstock.runtime.task.operators.events import SplitsAdded, decode_reader_ev
 from penstock.runtime.task.operators.source import SPLITS
 from penstock.sim.checkers import Ledger, MessageChecker
 from penstock.sim.external import ExternalSystem
-from penstock.sim.jobs import Workload, decode_positions
+from penstock.sim.inputs import decode_positions
+from penstock.sim.jobs import Workload
 from penstock.sim.on_driver import next_splits
 from penstock.sim.rules import Rule
 from penstock.sim.world import World

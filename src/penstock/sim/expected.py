@@ -13,13 +13,17 @@ from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.plan.graph import Partitioning
 from penstock.runtime.task.operators.source import SPLITS
 from penstock.sim.changing_joins import expected_changes
-from penstock.sim.jobs import Row, Shape, Workload, decode_positions, rows_of, source_of
+from penstock.sim.inputs import Row, decode_positions, rows_of, source_of
+from penstock.sim.jobs import Shape, Workload
 from penstock.sim.joining import expected_join, expected_table_join, table_join_kind
+from penstock.sim.matching import expected_matches
 from penstock.sim.meeting import expected_meetings
 from penstock.sim.on_driver import unfound_splits
+from penstock.sim.plan_nodes import SINK
 from penstock.sim.ranking import expected_choice
+from penstock.sim.row_functions import BUCKETS
 from penstock.sim.running import expected_units
-from penstock.sim.shapes import BUCKETS, SECOND_SINK, SINK
+from penstock.sim.shapes import SECOND_SINK
 from penstock.sim.window_kinds import WindowKind, expected_windows
 
 Order = Callable[[Row, int], Hashable]
@@ -65,7 +69,7 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
             rows = Counter(records)
         case Shape.WAITS:
             rows = Counter(records_of(inputs[: workload.splits]))
-        case Shape.LIMIT:
+        case Shape.LIMIT | Shape.LIMIT_BESIDE:
             rows = Counter(records[: workload.limit])
         case Shape.DISTINCT:
             rows = Counter(record for record in records if record[1] == 0)
@@ -75,13 +79,16 @@ def expected_rows(workload: Workload, inputs: Sequence[pa.RecordBatch], *, paral
             rows = Counter(_doubled(record) for record in records)
         case Shape.RUNNING:
             rows = expected_units(records)
-        case Shape.CHOOSES:
-            rows = expected_choice(workload.choice, records)
+        case Shape.CHOOSES | Shape.MATCHES:
+            chooses = shape is Shape.CHOOSES
+            rows = expected_choice(workload.choice, records) if chooses else expected_matches(workload.sought, records)
         case _:
             rows = Counter()
             for record in records:
                 rows[record] += parallelism if _goes_to_all(workload, record) else 1
-    return {SINK: rows, SECOND_SINK: rows} if shape in (Shape.TWO_SINKS, Shape.SLICES) else {SINK: rows}
+    beside = Counter(map(_doubled, records)) if shape is Shape.LIMIT_BESIDE else rows
+    two = (Shape.TWO_SINKS, Shape.SLICES, Shape.LIMIT_BESIDE)
+    return {SINK: rows, SECOND_SINK: beside} if shape in two else {SINK: rows}
 
 
 def _of_both(workload: Workload, left: list[Row], right: list[Row]) -> Counter[Row]:
@@ -123,11 +130,13 @@ def next_stage(stages: Sequence[Stage], stage: Stage) -> tuple[Stage, ...]:
 
 _OF_ALL = (
     Shape.LIMIT,
+    Shape.LIMIT_BESIDE,
     Shape.DISTINCT,
     Shape.JOIN,
     Shape.CHANGES,
     Shape.RUNNING,
     Shape.CHOOSES,
+    Shape.MATCHES,
     Shape.MEETS,
     Shape.SORTED,
 )
@@ -181,7 +190,9 @@ def order_of(workload: Workload) -> Order | None:
             return lambda row, _: row[0]
         case Shape.RUNNING:
             return lambda row, _: row[0]
-        case Shape.SLICES | Shape.MIXED | Shape.WAITS | Shape.SPLIT | Shape.GLOBAL | Shape.CHOSEN | Shape.LIMIT:
+        case Shape.SLICES | Shape.MIXED | Shape.WAITS | Shape.SPLIT | Shape.GLOBAL | Shape.CHOSEN:
+            return lambda row, _: row[0]
+        case Shape.LIMIT | Shape.LIMIT_BESIDE:
             return lambda row, _: row[0]
         case Shape.SIDES:
             # Values are negative behind the step that gets the odd records in turn.

@@ -1,40 +1,20 @@
-"""The job of a world: its parameters, its input, its sources and its sinks.
+"""The job of a world: its parameters.
 
-The input of a job is a function of its parameters. All records of a key are in one split of one source, so that the
-records have an order, unless the parameters say that all splits share their keys. Event time is out of order by less
-than the watermark's delay, so that no record is ever late, except in jobs that read late records. `shapes` puts the
-steps between sources and sinks together; `expected` computes the rows that the job must show.
+`inputs` has the records and the sources of the job, `outputs` its sinks. `shapes` puts the steps between sources and
+sinks together; `expected` computes the rows that the job must show.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
-import msgspec
 import pyarrow as pa
 
-from penstock.api.connector import (
-    HELD_MS,
-    End,
-    Pause,
-    Polled,
-    Sink,
-    SinkWriter,
-    Source,
-    SourceReader,
-    SplitProgress,
-    WriterContext,
-)
 from penstock.api.steps import Updates
 from penstock.core.alignment.times import Alignment
 from penstock.core.task.waiting import WaitFor
 from penstock.sim.asking import Asks
-from penstock.sim.drift import DriftChecker
-from penstock.sim.external import ExternalSystem, Transaction, system_of
 from penstock.sim.joining import Joining
 from penstock.sim.kept_runs import KeptRuns
 from penstock.sim.window_kinds import WindowKind
@@ -50,8 +30,6 @@ SCHEMA = pa.schema(
 
 TICK_US = 1_000
 """Event time between two records of a split."""
-
-Row = tuple[Any, ...]
 
 
 class Shape(Enum):
@@ -91,6 +69,8 @@ class Shape(Enum):
     """A function chooses the subtask of each record."""
     LIMIT = "limit"
     """The first records of the only split."""
+    LIMIT_BESIDE = "limit-beside"
+    """The first records of the only split, and beside them all records."""
     DISTINCT = "distinct"
     """The first record of each key."""
     SPLIT = "split"
@@ -112,6 +92,8 @@ class Shape(Enum):
     """A running aggregate over a running aggregate."""
     CHOOSES = "chooses"
     """A step that chooses records: duplicates within a time, or the first records of each key."""
+    MATCHES = "matches"
+    """A step that looks for the matches of a pattern."""
 
     TABLE = "table"
     """A join of a source with a table."""
@@ -151,6 +133,19 @@ class Choice(Enum):
     """The records of each key with the greatest values."""
     TOP_OF_COUNTS = "top-of-counts"
     """The keys of each bucket with the most records: first records of a changelog."""
+
+
+class Sought(Enum):
+    """Which pattern the step of the shape `MATCHES` looks for."""
+
+    RISE = "rise"
+    """A record, and the first record behind it that fits it."""
+    RUN = "run"
+    """Records directly behind each other; no record is in two matches."""
+    SILENCE = "silence"
+    """A record behind which something does not happen in time."""
+    SUMS = "sums"
+    """Two records, and any record that fits their sum; one match for each first record."""
 
 
 PLACED = (Shape.GLOBAL, Shape.FEWER, Shape.CHOSEN, Shape.LIMIT, Shape.DISTINCT)
@@ -245,10 +240,16 @@ class Workload:
     """How the two sources are joined, in the shapes `JOIN` and `CHANGES`."""
     refreshes: bool = False
     """Whether the table of the shape `TABLE` changes all the time, and is read anew every now and then."""
+    endless: bool = False
+    """Whether the source of the shape `LIMIT` has no end: only the limit can end the job."""
     choice: Choice = Choice.FIRST
     """Which records the job chooses, in the shape `CHOOSES`."""
+    sought: Sought = Sought.RISE
+    """Which pattern the job looks for, in the shape `MATCHES`."""
     induces: bool = False
     """Whether marks in the data say where checkpoints begin."""
+    replays: bool = False
+    """Whether sinks that commit in the slots replay what they kept, as the Kafka sink does."""
     align: Alignment | None = None
     """How far a source may read ahead of the other sources, in the shapes with event time; None: as far as it likes."""
 
@@ -260,7 +261,7 @@ class Workload:
     @property
     def holds_back(self) -> bool:
         """Whether rows that were read may not be shown when the job is stopped without drain."""
-        held = (Shape.WAITS, Shape.LATE, Shape.ASKS, Shape.JOIN, Shape.MEETS, Shape.SORTED)
+        held = (Shape.WAITS, Shape.LATE, Shape.ASKS, Shape.JOIN, Shape.MEETS, Shape.SORTED, Shape.MATCHES)
         return self.shape.has_windows or self.shape in held
 
     @property
@@ -299,264 +300,3 @@ class Workload:
     def finds_splits(self, source: int) -> bool:
         """Whether a source finds its splits while the job runs."""
         return self.on_driver is not None and source in self.on_driver.sources
-
-
-# --- the input -----------------------------------------------------------------------
-
-
-def _mix(number: int) -> int:
-    """A number that looks random and depends on nothing but its argument."""
-    number = (number + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-    return number ^ (number >> 31)
-
-
-def make_inputs(workload: Workload) -> tuple[pa.RecordBatch, ...]:
-    """All records, one table per split; the splits of the first source come first."""
-    seen: Counter[int] = Counter()
-    rows = [each for each in (workload.rows, *workload.other_rows) for _ in range(workload.splits)]
-    return tuple(_make_split(workload, split, count, seen) for split, count in enumerate(rows))
-
-
-def _make_split(workload: Workload, split: int, count: int, seen: Counter[int]) -> pa.RecordBatch:
-    splits = workload.splits * workload.sources
-    source, place = divmod(split, workload.splits)
-    # The watermark does not wait for a split that has not been found. Records of later splits have later times, so that
-    # they are not late.
-    first = place * count if workload.finds_splits(source) else 0
-    keys, seqs, values, times = [], [], [], []
-    for row in range(count):
-        draw = _mix((workload.salt << 40) ^ (split << 24) ^ row)
-        key = draw % workload.keys if workload.shares_keys else split + splits * (draw % workload.keys)
-        keys.append(key)
-        seqs.append(seen[key])
-        seen[key] += 1
-        values.append((draw >> 16) % 1_000)
-        times.append((first + row) * TICK_US + ((draw >> 32) % (workload.disorder_us + 1)))
-    arrays = [pa.array(keys), pa.array(seqs), pa.array(values), pa.array(times, pa.int64()).cast(SCHEMA.field(3).type)]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-
-
-def source_of(workload: Workload, key: int) -> int:
-    """Which source has the records of a key, where splits do not share their keys."""
-    return key % (workload.splits * workload.sources) // workload.splits
-
-
-class Position(msgspec.Struct, frozen=True):
-    """Where a reader stands in a split."""
-
-    split: int
-    row: int
-
-
-class SimSource(Source):
-    """Reads the input tables of one source of a world."""
-
-    def __init__(self, world: int, workload: Workload, number: int = 0) -> None:
-        self._world = world
-        self._workload = workload
-        self._number = number
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of the input tables."""
-        return SCHEMA
-
-    def splits(self, parallelism: int) -> list[bytes]:  # noqa: ARG002
-        """One split per table."""
-        return [encode_position(Position(split, 0)) for split in self._workload.splits_of(self._number)]
-
-    @property
-    def induces_checkpoints(self) -> bool:
-        """Whether marks in the data say where checkpoints begin."""
-        return self._workload.induces
-
-    def open(self, splits: Sequence[bytes]) -> SourceReader:
-        """A reader that begins at the positions in `splits`."""
-        return SimReader(system_of(self._world), self._workload, decode_positions(splits))
-
-
-def encode_position(position: Position) -> bytes:
-    """The bytes of a split, from a position in the split."""
-    return msgspec.msgpack.encode(position)
-
-
-def decode_positions(splits: Sequence[bytes]) -> list[Position]:
-    """The positions that the bytes of splits hold."""
-    return [msgspec.msgpack.decode(split, type=Position) for split in splits]
-
-
-MARKS_AGAIN = 3
-"""How many of the last marks a reader that is opened sees again."""
-
-
-class SimReader(SourceReader):
-    """Serves its splits one after another, or one batch of any split at a time; pauses after each burst."""
-
-    def __init__(self, system: ExternalSystem, workload: Workload, positions: list[Position]) -> None:
-        self._system = system
-        self._inputs = system.inputs
-        self._workload = workload
-        self._rows = {p.split: p.row for p in positions if p.row < system.inputs[p.split].num_rows}
-        self._current: int | None = None
-        self._held: Collection[Hashable] = ()
-        self._served = 0
-        self._resumes_ms = 0
-        self._times: dict[int, int] = {}
-        """The event time of each split that has begun here, if the sources are aligned."""
-        if system.drift is not None:
-            system.drift.opened(self, list(self._rows))
-        self._next_mark = max(0, system.marks - MARKS_AGAIN)
-
-    def induced_checkpoint(self) -> int | None:
-        """The checkpoint of the next mark; None if the reader does not see the next mark yet."""
-        mark = self._system.mark(self._next_mark)
-        self._next_mark += mark is not None
-        return mark
-
-    def poll(self, max_rows: int, now_ms: int) -> Polled:
-        """The next records of one split."""
-        self._system.touched("read")
-        if not self._rows:
-            return End()
-        if now_ms < self._resumes_ms:
-            return Pause(self._resumes_ms - now_ms)
-        free = [split for split in sorted(self._rows) if split not in self._held]
-        if not free:
-            return Pause(HELD_MS)
-        split = self._choose(free)
-        self._current, row = split, self._rows[split]
-        table = self._inputs[split]
-        batch = table.slice(row, min(max_rows, self._workload.batch_rows))
-        row += batch.num_rows
-        if row < table.num_rows:
-            self._rows[split] = row
-        else:
-            del self._rows[split]
-        if self._system.drift is not None:
-            self._tell(self._system.drift, split, batch)
-        self._served += 1
-        if self._served % self._workload.burst == 0:
-            self._resumes_ms = now_ms + _mix(row ^ self._workload.salt) % (2 * self._workload.pause_ms + 1)
-        return batch
-
-    @property
-    def holds_splits(self) -> bool:
-        """In half of the worlds. In the other worlds the reader is held as a whole."""
-        return bool(self._workload.salt & 1 << 9)
-
-    def hold(self, splits: Collection[Hashable]) -> None:
-        """Give no records of these splits until the next call."""
-        self._held = splits
-
-    @property
-    def catching_up(self) -> bool:
-        """Whether the reader has not come to row `Workload.behind_rows` in one of its splits."""
-        return any(row < self._workload.behind_rows for row in self._rows.values())
-
-    def snapshot(self) -> list[bytes]:
-        """The positions of all splits that have records left."""
-        return [encode_position(Position(split, row)) for split, row in sorted(self._rows.items())]
-
-    def progress(self) -> SplitProgress:
-        """Every split has an event time of its own."""
-        return SplitProgress(current=self._current, open=self._rows.keys(), ready=self._rows.keys())
-
-    def _tell(self, checker: DriftChecker, split: int, batch: pa.RecordBatch) -> None:
-        """Tell the checker what was read of a split."""
-        left = [time for other, time in self._times.items() if other in self._rows or other == split]
-        before_us = self._times.get(split) if self.holds_splits else min(left, default=None)
-        after_us = max(row[3] for row in rows_of(batch)) - self._workload.delay_us - 1
-        self._times[split] = max(self._times.get(split, after_us), after_us)
-        is_left = split in self._rows
-        checker.polled(self, before_us, split=split, after_us=self._times[split], is_left=is_left)
-
-    def _choose(self, splits: Sequence[int]) -> int:
-        """The split that comes next. In a quarter of the worlds splits come one after another: then the event times of
-        the splits differ most."""
-        if self._workload.salt % 4 == 0:
-            return splits[0]
-        return splits[_mix(self._workload.salt ^ self._served) % len(splits)]
-
-
-# --- the output -----------------------------------------------------------------------
-
-
-class SimSink(Sink):
-    """Writes into the external system of a world, under the name `target`."""
-
-    def __init__(self, world: int, target: str = "sink") -> None:
-        self.world = world
-        self.target = target
-
-    def writer(self, context: WriterContext) -> SinkWriter:
-        """A writer whose transactions carry the epoch of the context."""
-        return SimWriter(system_of(self.world), context, self.target)
-
-    def commit(self, committables: Sequence[bytes]) -> None:
-        """Make transactions visible."""
-        system_of(self.world).commit(committables)
-
-    def clean(self, context: WriterContext, keep: Sequence[bytes]) -> None:
-        """Drop the transactions that earlier attempts of the subtask prepared, except the transactions in `keep`."""
-        system_of(self.world).drop(self.target, subtask=context.subtask, before_epoch=context.epoch, keep=keep)
-
-    def end(self, job: str) -> None:
-        """Drop all transactions that the job never committed."""
-        system_of(self.world).drop_all(self.target, job=job)
-
-
-class SimWriter(SinkWriter):
-    """Collects batches. A transaction has the batches between two barriers. Only `before_barrier` puts batches into the
-    open transaction. If `before_barrier` was not called, the batches come into a later transaction, and are lost if the
-    checkpoint of the later transaction never completes."""
-
-    def __init__(self, system: ExternalSystem, context: WriterContext, target: str = "sink") -> None:
-        self.system = system
-        self.context = context
-        self.target = target
-        self.held_back: list[pa.RecordBatch] = []
-        self.open_batches: list[pa.RecordBatch] = []
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Take one batch."""
-        self.system.touched("write")
-        self.held_back.append(batch)
-
-    def before_barrier(self) -> None:
-        """Put the batches that have come into the open transaction."""
-        self.open_batches += self.held_back
-        self.held_back = []
-
-    def prepare(self, checkpoint: int) -> Callable[[], list[bytes]]:
-        """Close the transaction. If it has no batches, nothing is prepared."""
-        batches, self.open_batches = tuple(self.open_batches), []
-
-        def work() -> list[bytes]:
-            if not batches:
-                return []
-            return [self.prepare_now(checkpoint, batches).token]
-
-        return work
-
-    def prepare_now(self, checkpoint: int, batches: tuple[pa.RecordBatch, ...]) -> Transaction:
-        """Make a closed transaction durable."""
-        context = self.context
-        return self.system.prepare(
-            self.target,
-            subtask=context.subtask,
-            epoch=context.epoch,
-            checkpoint=checkpoint,
-            batches=batches,
-            job=context.job,
-        )
-
-
-def rows_of(batch: pa.RecordBatch) -> list[Row]:
-    """A batch as plain rows, times as microseconds."""
-    columns = [
-        column.cast(pa.int64()).to_pylist() if pa.types.is_timestamp(column.type) else column.to_pylist()
-        for column in batch.columns
-    ]
-    return list(zip(*columns, strict=True))

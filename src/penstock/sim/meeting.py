@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.api.functions import EPOCH, KeyedCoFunction, KeyedContext, Timer
 from penstock.api.state_declarations import map_state, value_state
-from penstock.sim.jobs import Row
+from penstock.sim.inputs import Row
 
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _MET, _TIME, _LATE = 1, 2, 3

@@ -18,16 +18,9 @@ from penstock.core.ids import OperatorId
 from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.runtime.master.operator_coordinators.enumeration import position_in
 from penstock.sim.external import ExternalSystem, system_of
-from penstock.sim.jobs import (
-    OnDriver,
-    Position,
-    SimReader,
-    SimSink,
-    SimSource,
-    Workload,
-    decode_positions,
-    encode_position,
-)
+from penstock.sim.inputs import Position, SimReader, SimSource, decode_positions, encode_position
+from penstock.sim.jobs import OnDriver, Workload
+from penstock.sim.outputs import SimSink
 
 T = TypeVar("T")
 

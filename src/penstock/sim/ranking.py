@@ -20,7 +20,8 @@ from penstock.api.changelog import ROW_KIND, with_row_kind
 from penstock.api.running_schema import running_partial_schema
 from penstock.api.steps import DeduplicateStep, LateRecords, RunningCombineStep, SelectStep, TopStep
 from penstock.api.streams.ranking import TopWords, checked_top, listed_rows
-from penstock.sim.jobs import SCHEMA, TICK_US, Choice, Row
+from penstock.sim.inputs import Row
+from penstock.sim.jobs import SCHEMA, TICK_US, Choice
 from penstock.sim.running import BUCKETED, BUCKETS
 
 WITHIN_US = 9 * TICK_US

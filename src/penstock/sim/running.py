@@ -22,7 +22,8 @@ from penstock.api.functions import EPOCH, KeyedContext, KeyedFunction
 from penstock.api.running_schema import running_partial_schema, running_result_schema
 from penstock.api.state_declarations import value_state
 from penstock.api.steps import Aggregate, RunningCombineStep, RunningStep, SelectStep
-from penstock.sim.jobs import SCHEMA, Row
+from penstock.sim.inputs import Row
+from penstock.sim.jobs import SCHEMA
 
 BUCKETS = 3
 WRONG = -1

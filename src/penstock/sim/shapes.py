@@ -23,6 +23,7 @@
     FEWER           source ═in turn═► double, in 2 subtasks at most ═key═► same, in 3 subtasks at most → sink
     CHOSEN          source → double ═by a function═► placed → sink
     LIMIT           source → limit-each ═all to one═► limit → sink
+    LIMIT_BESIDE    the same, and beside it source → double → second sink
     DISTINCT        source ═key═► distinct → sink
     SPLIT           source → split → double → sink
                              └─ thirds ═key═► same → second
@@ -37,6 +38,8 @@
                     source-2 → combine ═key═► running ═key═► join, join-2
     RUNNING         source → combine ═key═► running → bucket → combine-2 ═bucket═► running-2 → rises → sink
     CHOOSES         source → watermark ═key═► deduplicate → sink, or a changelog as in RUNNING in place of running
+    MATCHES         source → watermark ═key═► match → matches ─┬─► sink
+                                               └─ timed_out() → given-up ─┘
     TABLE           source → same-1 ═in some way═► join → without-nulls → sink, or ═key═► not-older → sink
     SORTED          source → watermark ═key═► sort → in-order → sink
     MEETS           source → watermark ═key═► meets → sink,  source-2 → watermark-2 ═key═► meets
@@ -53,7 +56,7 @@ Back-pressure builds up before the slow step. Steps have the same names in all s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, assert_never
+from typing import assert_never
 
 import polars as pl
 import pyarrow as pa
@@ -61,58 +64,63 @@ import pyarrow as pa
 from penstock.api.changelog import with_row_kind
 from penstock.api.connector import Sink
 from penstock.api.first_rows import FirstOfKey, FirstOfSubtask, FirstRows
-from penstock.api.functions import FunctionContext, ProcessFunction
+from penstock.api.pattern_steps import TIMED_OUT
 from penstock.api.steps import (
     LATE,
     ROW_COUNT,
     Aggregate,
-    AsyncMapStep,
     CombineStep,
     KeyedProcessStep,
     LateRecords,
     MapBatchesStep,
     MapStep,
     ProcessStep,
-    ReadStep,
     RightInput,
     SplitStep,
-    Step,
     UnionStep,
-    WatermarkStep,
     WhereStep,
     WindowStep,
     WriteStep,
 )
 from penstock.api.window_schema import partial_schema, result_schema
-from penstock.core.ids import OperatorId
 from penstock.core.task.waiting import WaitFor
-from penstock.plan.graph import Input, Node, Partitioning, Plan, build_plan
+from penstock.plan.graph import Input, Partitioning, Plan, build_plan
 from penstock.sim import rich_windows, running
 from penstock.sim.applied_windows import APPLIED, apply_step
-from penstock.sim.asking import Service
 from penstock.sim.changing_joins import COMBINE, COUNTS, ChangesWithoutNulls, first_join, second_join
 from penstock.sim.connected import Guarded
-from penstock.sim.external import system_of
-from penstock.sim.jobs import APART, SCHEMA, Choice, Shape, Workload
+from penstock.sim.jobs import (
+    APART,
+    SCHEMA,
+    Choice,
+    Shape,
+    Sought,
+    Workload,
+)
 from penstock.sim.joining import WithoutNulls, join_step, shown_columns, table_join_kind, table_step
+from penstock.sim.matching import Shown, matching
 from penstock.sim.meeting import Meets
-from penstock.sim.on_driver import make_source
+from penstock.sim.plan_nodes import FORWARD, HASH, SINK, Nodes
 from penstock.sim.ranking import deduplicating, measured, top_steps
 from penstock.sim.refreshing import VERSION, ChangingTable, NotOlder
+from penstock.sim.row_functions import (
+    AGGREGATES,
+    RESULTS,
+    NegatesMisplaced,
+    bucket,
+    by_key,
+    compare,
+    double,
+    keep_condition,
+    same,
+)
 from penstock.sim.sides import ODD, SortOut, Units, late_unit
 from penstock.sim.sorting import KEY, InOrder, sort_step
 from penstock.sim.timers import WindowsByTimers, copies
 from penstock.sim.window_kinds import WindowKind, window_of
 
-SINK = "sink"
 SECOND_SINK = "second"
 
-AGGREGATES = (Aggregate(name="n", kind="count", column=None), Aggregate(name="top", kind="max", column="value"))
-
-RESULTS = result_schema(SCHEMA, keys=("key",), time_column="ts", aggregates=AGGREGATES)
-"""The schema of the results of windows by key."""
-
-FORWARD, HASH = Partitioning.FORWARD, Partitioning.HASH
 REBALANCE, BROADCAST = Partitioning.REBALANCE, Partitioning.BROADCAST
 
 DISTRIBUTIONS = {
@@ -126,89 +134,11 @@ DISTRIBUTIONS = {
 THIRDS = "thirds"
 """The part of `SPLIT` with the records whose values can be divided by three."""
 
-BUCKETS = 4
-"""How many different values there are behind the first exchange of `TWICE`."""
-
-# --- the steps between -----------------------------------------------------------------------
-
-
-def keep_condition() -> pl.Expr:
-    """The condition by which windows, timers and one branch of a diamond filter records."""
-    return pl.col("value") % 3 != 0
-
-
-def double(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with doubled values."""
-    return _with_values(batch, pl.Series(batch.column("value")) * 2)
-
-
-def bucket(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with one of `BUCKETS` values in each row."""
-    return _with_values(batch, pl.Series(batch.column("value")) % BUCKETS)
-
-
-def compare(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The results of windows with many aggregates, compared with each other, as the results of other windows."""
-    return rich_windows.compared(batch, RESULTS)
-
-
-def same(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch itself."""
-    return batch
-
-
-def by_key(batch: pa.RecordBatch, subtasks: int) -> pl.Series:
-    """The subtask of every record, by its key."""
-    return (pl.Series(batch.column("key")) * 7 + 1) % subtasks
-
-
-class NegatesMisplaced(ProcessFunction):
-    """Hands records on. The value of a record that `by_key` sends to another subtask becomes negative."""
-
-    def on_batch(self, batch: pa.RecordBatch, context: FunctionContext) -> pa.RecordBatch:
-        """The batch, with the values of misplaced records negated."""
-        values = pl.Series(batch.column("value"))
-        is_here = by_key(batch, context.parallelism) == context.subtask
-        return _with_values(batch, values.zip_with(is_here, -1 - values))
-
-
-def _with_values(batch: pa.RecordBatch, values: pl.Series) -> pa.RecordBatch:
-    return batch.set_column(2, "value", values.to_arrow())
-
-
-class Negate:
-    """Makes values negative, row by row. Each row may take processor time."""
-
-    def __init__(self, world: int, row_us: int) -> None:
-        self._world = world
-        self._row_us = row_us
-
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """The row with its value negated."""
-        if self._row_us:
-            system_of(self._world).spend(self._row_us)
-        return {**row, "value": -1 - row["value"]}
-
-
-class Slow:
-    """Hands batches on. Each batch takes processor time."""
-
-    def __init__(self, world: int, batch_us: int) -> None:
-        self._world = world
-        self._batch_us = batch_us
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch itself."""
-        system_of(self._world).spend(self._batch_us)
-        return batch
-
-
-# --- plans -----------------------------------------------------------------------
-
 
 def sinks_of(shape: Shape) -> tuple[str, ...]:
     """The names of the sinks of a shape."""
-    return (SINK, SECOND_SINK) if shape in (Shape.TWO_SINKS, Shape.SPLIT, Shape.SIDES, *APART) else (SINK,)
+    two = (Shape.TWO_SINKS, Shape.SPLIT, Shape.SIDES, Shape.LIMIT_BESIDE, *APART)
+    return (SINK, SECOND_SINK) if shape in two else (SINK,)
 
 
 def make_plan(workload: Workload, *, world: int, parallelism: int, sink: Callable[[str], Sink]) -> Plan:
@@ -216,21 +146,14 @@ def make_plan(workload: Workload, *, world: int, parallelism: int, sink: Callabl
     return _Builder(workload, world, parallelism, sink).plan()
 
 
-class _Builder:
+class _Builder(Nodes):
     """Collects the nodes of a plan."""
-
-    def __init__(self, workload: Workload, world: int, parallelism: int, sink: Callable[[str], Sink]) -> None:
-        self._workload = workload
-        self._world = world
-        self._parallelism = parallelism
-        self._sink = sink
-        self._nodes: list[Node] = []
 
     def plan(self) -> Plan:
         """The plan of the workload's shape."""
         match self._workload.shape:
             case Shape.WINDOW:
-                self._windows(self._watermark(self._source(), ""))
+                self._windows(self._watermark(self._source()))
             case Shape.KEYED:
                 self._write(self._same(self._map("double", double, self._source()), HASH))
             case Shape.REBALANCED:
@@ -250,10 +173,10 @@ class _Builder:
                 united = self._unite(*((source, FORWARD) for source in self._sources()))
                 self._write(self._same(self._map("double", double, united), HASH))
             case Shape.UNION_WINDOW:
-                timed = [self._watermark(source, _suffix(i)) for i, source in enumerate(self._sources())]
+                timed = [self._watermark(source, i) for i, source in enumerate(self._sources())]
                 self._windows(self._unite(*((source, FORWARD) for source in timed)))
             case Shape.TIMERS:
-                self._timers(self._watermark(self._source(), ""))
+                self._timers(self._watermark(self._source()))
             case Shape.HASH_HASH | Shape.HASH_FORWARD | Shape.HASH_BROADCAST | Shape.REBALANCE_HASH as pair:
                 united = self._unite(*zip(self._sources(), DISTRIBUTIONS[pair], strict=True))
                 self._write(self._same(united, FORWARD))
@@ -261,7 +184,9 @@ class _Builder:
                 self._waits(*self._sources())
             case Shape.PIPELINES | Shape.SLICES | Shape.MIXED as apart:
                 self._apart(apart)
-            case Shape.GLOBAL | Shape.FEWER | Shape.CHOSEN | Shape.LIMIT | Shape.DISTINCT as placed:
+            case (
+                Shape.GLOBAL | Shape.FEWER | Shape.CHOSEN | Shape.LIMIT | Shape.LIMIT_BESIDE | Shape.DISTINCT as placed
+            ):
                 self._placed(placed)
             case Shape.SPLIT | Shape.SIDES | Shape.LATE as aside:
                 self._with_sides(aside)
@@ -270,9 +195,9 @@ class _Builder:
             case Shape.TABLE:
                 self._table(self._source())
             case Shape.JOIN | Shape.MEETS as shape:
-                timed = [self._watermark(source, _suffix(i)) for i, source in enumerate(self._sources())]
+                timed = [self._watermark(source, i) for i, source in enumerate(self._sources())]
                 (self._join if shape is Shape.JOIN else self._meets)(*timed)
-            case Shape.CHANGES | Shape.RUNNING | Shape.CHOOSES | Shape.SORTED as shape:
+            case Shape.CHANGES | Shape.RUNNING | Shape.CHOOSES | Shape.SORTED | Shape.MATCHES as shape:
                 self._with_rows(shape)
             case _:
                 assert_never(self._workload.shape)
@@ -280,18 +205,18 @@ class _Builder:
 
     def _apart(self, shape: Shape) -> None:
         if shape is Shape.SLICES:
-            doubled = self._map("double", double, self._timed_if_aligned(self._source(), ""))
+            doubled = self._map("double", double, self._timed_if_aligned(self._source()))
             self._write(doubled)
             self._write(self._same(doubled, FORWARD), SECOND_SINK)
             return
-        first, second = (self._timed_if_aligned(source, _suffix(i)) for i, source in enumerate(self._sources()))
+        first, second = (self._timed_if_aligned(source, i) for i, source in enumerate(self._sources()))
         self._write(self._same(self._map("double", double, first), HASH))
         doubled = self._map("double-2", double, second)
         is_joined = shape is Shape.PIPELINES
         self._write(self._map("same-2", same, doubled, HASH) if is_joined else doubled, SECOND_SINK)
 
     def _placed(self, shape: Shape) -> None:
-        source, most = self._source(), self._workload.limit
+        source = self._source()
         match shape:
             case Shape.GLOBAL:
                 doubled = self._map("double", double, source)
@@ -305,19 +230,25 @@ class _Builder:
                 chosen = Input(node=doubled, partitioning=Partitioning.CUSTOM, partitioner=by_key)
                 placed = self._add("placed", ProcessStep(function=NegatesMisplaced(), schema=SCHEMA), chosen)
                 self._write(self._slowed(placed, SCHEMA))
-            case Shape.LIMIT:
-                each = ProcessStep(function=FirstOfSubtask(most), schema=SCHEMA)
-                before = Input(node=self._add("limit-each", each, (source, FORWARD)), partitioning=REBALANCE, at_most=1)
-                limited = self._add("limit", ProcessStep(function=FirstRows(most), schema=SCHEMA), before)
-                self._write(self._slowed(limited, SCHEMA))
+            case Shape.LIMIT | Shape.LIMIT_BESIDE:
+                self._limited(source, shape)
             case _:
                 keys = pa.schema([SCHEMA.field("key")])
                 first = KeyedProcessStep(function=FirstOfKey(None), keys=("key",), key_schema=keys, schema=SCHEMA)
                 self._write(self._slowed(self._add("distinct", first, (source, HASH)), SCHEMA))
 
+    def _limited(self, source: int, shape: Shape) -> None:
+        most = self._workload.limit
+        each = ProcessStep(function=FirstOfSubtask(most), schema=SCHEMA)
+        before = Input(node=self._add("limit-each", each, (source, FORWARD)), partitioning=REBALANCE, at_most=1)
+        limited = self._add("limit", ProcessStep(function=FirstRows(most), schema=SCHEMA), before)
+        self._write(self._slowed(limited, SCHEMA))
+        if shape is Shape.LIMIT_BESIDE:
+            self._write(self._map("double", double, source), SECOND_SINK)
+
     def _with_sides(self, shape: Shape) -> None:
         if shape is Shape.LATE:
-            self._late_windows(self._watermark(self._source(), ""))
+            self._late_windows(self._watermark(self._source()))
             return
         if shape is Shape.SPLIT:
             step = SplitStep(conditions=((THIRDS, ~keep_condition()),), schema=SCHEMA)
@@ -368,7 +299,7 @@ class _Builder:
         if shape is Shape.ASKS:
             self._write(self._slowed(self._asks(self._source(), factor=2), SCHEMA))
         else:
-            self._windows(self._asks(self._watermark(self._source(), ""), factor=1))
+            self._windows(self._asks(self._watermark(self._source()), factor=1))
 
     def _counted(self, source: int) -> int:
         combined = self._add("combine", running.COMBINE_COUNTS, (source, FORWARD))
@@ -391,6 +322,18 @@ class _Builder:
                 self._running(chosen)
                 return
         self._running(self._add("measured", measured(choice), (chosen, FORWARD)))
+
+    def _matching(self, timed: int, sought: Sought) -> None:
+        step = matching(sought)
+        found = self._add("match", step, (timed, HASH))
+        shown = MapBatchesStep(function=Shown(step, out_of_time=False), kind="arrow", schema=SCHEMA)
+        rows = self._slowed(self._add("matches", shown, (found, FORWARD)), SCHEMA)
+        if sought is Sought.RISE:
+            given_up = MapBatchesStep(function=Shown(step, out_of_time=True), kind="arrow", schema=SCHEMA)
+            rows = self._unite(
+                (rows, FORWARD), (self._add("given-up", given_up, (found, FORWARD), side=TIMED_OUT), FORWARD)
+            )
+        self._write(rows)
 
     def _running(self, bucketed: int) -> None:
         combined = self._add("combine-2", running.COMBINE_TOTALS, (bucketed, FORWARD))
@@ -461,7 +404,7 @@ class _Builder:
             broadcast_has_time=True,
             wait=wait,
         )
-        waited = self._add("waits", step, (source, HASH), (self._watermark(rules, "-2"), BROADCAST))
+        waited = self._add("waits", step, (source, HASH), (self._watermark(rules, 1), BROADCAST))
         self._write(self._slowed(waited, SCHEMA))
 
     def _sorted(self, timed: int) -> None:
@@ -491,13 +434,15 @@ class _Builder:
 
     def _with_rows(self, shape: Shape) -> None:
         if shape is Shape.SORTED:
-            self._sorted(self._watermark(self._source(), ""))
+            self._sorted(self._watermark(self._source()))
         elif shape is Shape.CHANGES:
             self._changes(*self._sources())
         elif shape is Shape.RUNNING:
             self._running(self._counted(self._source()))
+        elif shape is Shape.MATCHES:
+            self._matching(self._watermark(self._source()), self._workload.sought)
         else:
-            self._choosing(self._watermark(self._source(), ""))
+            self._choosing(self._watermark(self._source()))
 
     def _changes(self, left: int, right: int) -> None:
         step = first_join(self._workload.joining.how)
@@ -532,95 +477,3 @@ class _Builder:
         many = self._add("copies", MapStep(function=copies, flat=True, schema=RESULTS), (fired, FORWARD))
         single = self._add("where-2", WhereStep(condition=pl.col("n") > 0, schema=RESULTS), (many, FORWARD))
         self._add(SINK, WriteStep(sink=self._sink(SINK), schema=RESULTS), (single, FORWARD))
-
-    # --- single steps -----------------------------------------------------------------------
-
-    def _sources(self) -> list[int]:
-        return [self._source(number) for number in range(self._workload.sources)]
-
-    def _source(self, number: int = 0) -> int:
-        source = make_source(self._world, self._workload, number)
-        read = ReadStep(source=source, splits=tuple(source.splits(self._parallelism)))
-        return self._add(f"source{_suffix(number)}", read)
-
-    def _watermark(self, before: int, suffix: str) -> int:
-        workload = self._workload
-        step = WatermarkStep(column="ts", delay_us=workload.delay_us, idle_after_ms=None, align=workload.align)
-        return self._add(f"watermark{suffix}", step, (before, FORWARD))
-
-    def _timed_if_aligned(self, before: int, suffix: str) -> int:
-        """A watermark that nothing needs except the other sources of the group."""
-        return before if self._workload.align is None else self._watermark(before, suffix)
-
-    def _map(self, name: str, function: Callable[[Any], Any], before: int, partitioning: Partitioning = FORWARD) -> int:
-        return self._add(name, MapBatchesStep(function=function, kind="arrow", schema=SCHEMA), (before, partitioning))
-
-    def _same(self, before: int, partitioning: Partitioning, key: str = "key", side: str | None = None) -> int:
-        step = MapBatchesStep(function=same, kind="arrow", schema=SCHEMA)
-        return self._slowed(self._add("same", step, (before, partitioning), keys=(key,), side=side), SCHEMA)
-
-    def _joined(self, before: Input) -> int:
-        step = MapBatchesStep(function=same, kind="arrow", schema=SCHEMA)
-        return self._slowed(self._add("same", step, before), SCHEMA)
-
-    def _negate(self, before: int, partitioning: Partitioning, side: str | None = None) -> int:
-        row_us = self._workload.slow_us // self._workload.batch_rows
-        step = MapStep(function=Negate(self._world, row_us), flat=False, schema=SCHEMA)
-        return self._add("negate", step, (before, partitioning), side=side)
-
-    def _asks(self, before: int, *, factor: int) -> int:
-        asks = self._workload.asks
-        step = AsyncMapStep(
-            function=Service(asks, factor),
-            kind="arrow" if asks.batch else "rows",
-            policy=asks.policy,
-            skips_failed=False,
-            input_schema=SCHEMA,
-            keys=("key",) if asks.partitioning is HASH else (),
-            schema=SCHEMA,
-        )
-        return self._add("asks", step, (before, asks.partitioning))
-
-    def _slowed(self, before: int, schema: pa.Schema) -> int:
-        if not self._workload.slow_us:
-            return before
-        step = MapBatchesStep(function=Slow(self._world, self._workload.slow_us), kind="arrow", schema=schema)
-        return self._add("slow", step, (before, FORWARD))
-
-    def _unite(self, *before: tuple[int, Partitioning]) -> int:
-        return self._add("union", UnionStep(schema=SCHEMA), *before)
-
-    def _write(self, before: int, name: str = SINK) -> None:
-        self._add(name, WriteStep(sink=self._sink(name), schema=SCHEMA), (before, FORWARD))
-
-    def _add(
-        self,
-        name: str,
-        step: Step,
-        *before: tuple[int, Partitioning] | Input,
-        keys: tuple[str, ...] = ("key",),
-        side: str | None = None,
-    ) -> int:
-        number = len(self._nodes)
-        inputs = tuple(
-            each
-            if isinstance(each, Input)
-            else Input(node=each[0], partitioning=each[1], keys=keys if each[1] is HASH else (), side=side)
-            for each in before
-        )
-        self._nodes.append(
-            Node(
-                number=number,
-                operator=OperatorId(name),
-                name=name,
-                step=step,
-                inputs=inputs,
-                is_source=not before,
-                begins_vertex=isinstance(step, AsyncMapStep),
-            )
-        )
-        return number
-
-
-def _suffix(number: int) -> str:
-    return f"-{number + 1}" if number else ""

@@ -40,7 +40,7 @@ from penstock.sim.driver_checks import GroupChecker, SplitChecker
 from penstock.sim.expected import Stage, next_stage
 from penstock.sim.external import ExternalSystem
 from penstock.sim.faults import Injector
-from penstock.sim.jobs import SimSink, make_inputs
+from penstock.sim.inputs import make_inputs
 from penstock.sim.kept_runs import run_options
 from penstock.sim.logs import watch_messages
 from penstock.sim.marking_hook import NAME as HOOK
@@ -48,7 +48,9 @@ from penstock.sim.marking_hook import HookChecker, SimHook
 from penstock.sim.masters import MASTER, MasterHost, TakenOver
 from penstock.sim.network import ADDRESS_PREFIX, Network
 from penstock.sim.on_driver import make_driver_sink
+from penstock.sim.outputs import SimSink
 from penstock.sim.programs import NAME, Program, StartedOver
+from penstock.sim.replaying import ReplaySink
 from penstock.sim.rules import Rule
 from penstock.sim.scenario import Scenario
 from penstock.sim.shapes import make_plan
@@ -76,6 +78,7 @@ class Parts:
     disk: Callable[[World], Disk] = Disk
     sink: Callable[[int, str], Sink] = SimSink
     driver_sink: Callable[..., Sink] = make_driver_sink
+    replay_sink: Callable[[int, str], Sink] = ReplaySink
 
 
 SOUND = Parts()
@@ -329,7 +332,8 @@ class Simulation:
     def _make_sink(self, name: str) -> Sink:
         world, on_driver = self.scenario.seed, self.scenario.workload.on_driver
         if on_driver is None or name not in on_driver.sinks:
-            return self._parts.sink(world, name)
+            replays = self.scenario.workload.replays
+            return self._parts.replay_sink(world, name) if replays else self._parts.sink(world, name)
         return self._parts.driver_sink(world, name, cleans_by_attempt=on_driver.cleans_by_attempt)
 
     def _build_master(self, actor: Actor, tenure: Tenure | None) -> MasterDriver:

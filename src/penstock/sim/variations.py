@@ -25,7 +25,17 @@ from penstock.sim.faults import (
     draw_slot_crashes,
     draw_task_errors,
 )
-from penstock.sim.jobs import APART, ASIDE, PAIRS, PLACED, TICK_US, Choice, Shape, Workload
+from penstock.sim.jobs import (
+    APART,
+    ASIDE,
+    PAIRS,
+    PLACED,
+    TICK_US,
+    Choice,
+    Shape,
+    Sought,
+    Workload,
+)
 from penstock.sim.joining import draw_joining
 from penstock.sim.kept_runs import draw_runs
 from penstock.sim.marking_hook import draw_hook
@@ -33,8 +43,11 @@ from penstock.sim.on_driver import draw_on_driver
 from penstock.sim.programs import draw_rerun
 from penstock.sim.scenario import Scenario
 from penstock.sim.shapes import sinks_of
-from penstock.sim.user import UserRequest, draw_rescales, draw_savepoint_and_cancel
+from penstock.sim.user import UserRequest, Wish, draw_rescales, draw_savepoint_and_cancel
 from penstock.sim.window_kinds import BY_CLOCK, TIMED, WindowKind
+
+REPLAYING_SHARE = 0.2
+"""The share of worlds whose sinks replay what they kept."""
 
 
 def varied(random: Random, drawn: Scenario, duration_ms: int) -> Scenario:
@@ -57,7 +70,10 @@ def varied(random: Random, drawn: Scenario, duration_ms: int) -> Scenario:
         drawn = replace(drawn, workload=replace(drawn.workload, on_driver=spoiled))
     if drawn.again is not None and random.random() < 0.15:
         drawn = replace(drawn, again=draw_early_end(random, drawn.again))
-    return _with_other_steps(random, drawn)
+    drawn = _with_other_steps(random, drawn)
+    if random.random() < REPLAYING_SHARE:
+        drawn = replace(drawn, workload=replace(drawn.workload, replays=True))
+    return drawn
 
 
 def _with_other_steps(random: Random, drawn: Scenario) -> Scenario:
@@ -107,9 +123,20 @@ def _with_other_steps(random: Random, drawn: Scenario) -> Scenario:
     takes = drawn.workload.shape in (Shape.KEYED, Shape.RUNNING) and drawn.workload.on_driver is None
     takes = takes and _is_exactly_once(drawn)
     drawn = _sorting(random, drawn) if takes and random.random() < 0.4 else drawn
+    takes = drawn.workload.shape in (Shape.RUNNING, Shape.CHOOSES) and not drawn.workload.shares_keys
+    drawn = _matching(random, drawn) if takes and random.random() < 0.4 else drawn
     if drawn.workload.shape is Shape.TABLE and random.random() < 0.5:
         return _with_workload(drawn, replace(drawn.workload, refreshes=True))
-    return drawn
+    return _filling(random, drawn) if drawn.workload.shape is Shape.LIMIT else drawn
+
+
+def _filling(random: Random, drawn: Scenario) -> Scenario:
+    """The same world, perhaps with a source that only the full limit can end, or with a branch beside the limit, for
+    which the source goes on."""
+    draw = random.random()
+    if draw < 0.4:
+        return _with_workload(drawn, replace(drawn.workload, endless=True))
+    return _with_workload(drawn, replace(drawn.workload, shape=Shape.LIMIT_BESIDE)) if draw < 0.7 else drawn
 
 
 def _aggregating(random: Random, drawn: Scenario) -> Scenario:
@@ -138,6 +165,20 @@ def _meeting(random: Random, drawn: Scenario) -> Scenario:
 def _sorting(random: Random, drawn: Scenario) -> Scenario:
     """The same world with a sort by event time, in the place of an exchange or of a running aggregate."""
     return _with_workload(drawn, replace(drawn.workload, shape=Shape.SORTED, runs=draw_runs(random)))
+
+
+def _matching(random: Random, drawn: Scenario) -> Scenario:
+    """The same world with a step that looks for matches. A drain lets all time be over, and no match goes on behind
+    that: so users stop the job without drain."""
+    drawn = replace(drawn, requests=_without_drain(drawn.requests))
+    if drawn.again is not None:
+        drawn = replace(drawn, again=replace(drawn.again, requests=_without_drain(drawn.again.requests)))
+    workload = replace(drawn.workload, shape=Shape.MATCHES, sought=random.choice(tuple(Sought)))
+    return _with_workload(drawn, workload)
+
+
+def _without_drain(requests: tuple[UserRequest, ...]) -> tuple[UserRequest, ...]:
+    return tuple(replace(each, wish=Wish.STOP) if each.wish is Wish.DRAIN else each for each in requests)
 
 
 def _with_untimed_windows(random: Random, drawn: Scenario) -> Scenario:

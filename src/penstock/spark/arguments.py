@@ -15,6 +15,7 @@ from pyspark.errors import AnalysisException, PySparkTypeError
 
 from penstock.api.checkpointing import Checkpointing
 from penstock.api.high_availability import HighAvailability
+from penstock.api.web import Web
 from penstock.core.errors import UsageError
 from penstock.settings import NetworkSettings, Restart, SlotSettings
 
@@ -34,6 +35,7 @@ _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "network": ((NetworkSettings, NoneType), "give ps.NetworkSettings(...)"),
     "slots": ((SlotSettings, NoneType), "give ps.SlotSettings(...)"),
     "landing": ((str, os.PathLike, NoneType), "give the path of a folder"),
+    "web": ((bool, Web, NoneType), "give True, False, or ps.Web(...)"),
     "high_availability": ((*get_args(HighAvailability), NoneType), "give ps.ha_files(...) or ps.zookeeper(...)"),
 }
 """For each argument of an environment: the types that it may have, and what to give instead of any other type."""
@@ -44,7 +46,7 @@ def argument_problems(given: Mapping[str, Any]) -> list[str]:
     return [
         f"{name} is {given[name]!r}; {remedy}"
         for name, (kinds, remedy) in _KINDS.items()
-        if not isinstance(given[name], kinds) or isinstance(given[name], bool)
+        if not isinstance(given[name], kinds) or (isinstance(given[name], bool) and bool not in kinds)
     ]
 
 

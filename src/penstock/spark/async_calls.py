@@ -13,7 +13,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from penstock.ports import WorkResult
@@ -34,6 +34,8 @@ class AsyncioCalls:
         self._name = name
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._over: asyncio.AbstractEventLoop | None = None
+        """The event loop that has been stopped."""
         self._thread: threading.Thread | None = None
         self._conversations: list[AsyncioConversation] = []
 
@@ -45,8 +47,10 @@ class AsyncioCalls:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True)
                 self._thread.start()
-            begun = AsyncioConversation(self._loop, function, answered, wake=self._wake)
-            self._conversations = [*(each for each in self._conversations if not each.is_closed), begun]
+            known = [each for each in self._conversations if not each.is_over]
+            closings = [each.closing for each in known if each.closing is not None]
+            begun = AsyncioConversation(self._loop, function, answered, wake=self._wake, behind=closings)
+            self._conversations = [*known, begun]
         return begun
 
     def collect(self) -> None:
@@ -67,13 +71,17 @@ class AsyncioCalls:
 
         async def end() -> None:
             await asyncio.wait([asyncio.wrap_future(each) for each in closings], timeout=CLOSE_TIMEOUT_S)
-            loop.stop()
+            self._stop(loop)
 
         if closings:
             asyncio.run_coroutine_threadsafe(end(), loop)
         else:
-            loop.call_soon_threadsafe(loop.stop)
+            loop.call_soon_threadsafe(self._stop, loop)
         thread.join(timeout=2 * CLOSE_TIMEOUT_S)
+
+    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._over = loop
+        loop.stop()
 
     @property
     def is_alive(self) -> bool:
@@ -86,7 +94,11 @@ class AsyncioCalls:
         pool = ThreadPoolExecutor(thread_name_prefix=self._name)
         loop.set_default_executor(pool)
         try:
-            loop.run_forever()
+            while self._over is not loop:
+                # `sys.exit()` in a task that a function began leaves the event loop. All other calls go on, and whoever
+                # waits for the task is told.
+                with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                    loop.run_forever()
         finally:
             # Calls that do not let themselves be cancelled are dropped, and Python would complain of each of them.
             loop.set_exception_handler(lambda *_: None)
@@ -108,10 +120,13 @@ class AsyncioConversation:
         answered: Answered,
         *,
         wake: Callable[[], None],
+        behind: Sequence[Future[None]] = (),
     ) -> None:
+        """`behind` are the last coroutines of functions that were closed before."""
         self.is_closed = False
-        self.closing: Any = None
+        self.closing: Future[None] | None = None
         """The future of the last coroutine."""
+        self._behind = behind
         self._loop = loop
         self._function = function
         self._answered = answered
@@ -119,8 +134,15 @@ class AsyncioConversation:
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._ended: deque[tuple[int, WorkResult]] = deque()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the last coroutine has ended."""
+        return self.closing is not None and self.closing.done()
+
     def open(self, opening: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        """Run a coroutine to its end. Blocks."""
+        """Run a coroutine to its end. Blocks. Functions that were closed before are closed first, unless that takes
+        long: what `open` makes and `close` ends may be shared by the old and the new function."""
+        wait(self._behind, timeout=CLOSE_TIMEOUT_S)
         asyncio.run_coroutine_threadsafe(_shielded(opening), self._loop).result()
 
     def ask(self, calls: Sequence[tuple[int, Any]]) -> None:

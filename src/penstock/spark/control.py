@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
-from enum import Enum
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
 from penstock.core.errors import UsageError
-from penstock.core.reasons import CheckpointFailure
 from penstock.core.views import CheckpointDetails
 from penstock.net.control import Request
+from penstock.plan.graph import Plan
 from penstock.runtime.views import JobView
+from penstock.spark.described import checkpoint_of, failures_of, job_of, summary_of
 
 _ARGUMENTS: dict[str, Any] = {
+    "after": int,
     "checkpoint": int | None,
     "directory": str | None,
     "drain": bool,
     "full": bool,
+    "lines": int,
     "native": bool,
     "parallelism": int,
+    "slot": int | None,
 }
 
 
@@ -32,12 +35,25 @@ class Controlled(Protocol):
     name: str
 
     @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of the job, as plain values."""
+        ...
+
+    @property
     def checkpoints(self) -> list[CheckpointDetails]:
         """The job's checkpoints, newest first."""
         ...
 
     def view(self) -> JobView:
         """A view of the job."""
+        ...
+
+    def plan(self) -> Plan | None:
+        """The plan that the job runs."""
+        ...
+
+    def log_lines(self, *, after: int = 0, slot: int | None = None, lines: int = 200) -> dict[str, Any]:
+        """The last lines of the job's log."""
         ...
 
     def checkpoint(self, *, full: bool = False) -> int:
@@ -67,7 +83,10 @@ def handle(job: Controlled, request: Request) -> dict[str, Any]:
     """Carry a request out, and return the answer. Raises `UsageError` for an unknown command or wrong arguments, and
     every error that the job raises."""
     commands: dict[str, Callable[..., dict[str, Any]]] = {
-        "view": lambda: described(job.name, job.view()),
+        "view": lambda: summary_of(job.name, job.view()),
+        "info": lambda: job_of(job.name, job.view(), job.plan(), job.settings),
+        "exceptions": lambda: {"exceptions": failures_of(job.view())},
+        "logs": lambda slot=None, after=0, lines=200: job.log_lines(after=after, slot=slot, lines=lines),
         "checkpoints": lambda checkpoint=None: {"checkpoints": _checkpoints(job, checkpoint)},
         "checkpoint": lambda full=False: {"checkpoint": job.checkpoint(full=full)},
         "savepoint": lambda directory=None, native=False: {"savepoint": job.savepoint(directory, native=native)},
@@ -104,18 +123,7 @@ def _checkpoints(job: Controlled, number: int | None) -> list[Any]:
             if known
             else "the job has no checkpoint yet",
         )
-    return [plain(checkpoint) for checkpoint in chosen]
-
-
-def plain(value: Any) -> Any:
-    """A view in plain values, for JSON."""
-    if isinstance(value, CheckpointFailure):
-        return value.name
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, msgspec.Struct):
-        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
-    return [plain(each) for each in value] if isinstance(value, tuple) else value
+    return [checkpoint_of(checkpoint, job.plan()) for checkpoint in chosen]
 
 
 def _rescale(job: Controlled, parallelism: int) -> dict[str, Any]:
@@ -126,22 +134,3 @@ def _rescale(job: Controlled, parallelism: int) -> dict[str, Any]:
 def _cancel(job: Controlled) -> dict[str, Any]:
     job.cancel()
     return {}
-
-
-def described(name: str, view: JobView) -> dict[str, Any]:
-    """A job in a few plain values."""
-    counts, latest = view.checkpoints.counts, view.checkpoints.latest_completed
-    return {
-        "id": view.job,
-        "name": name,
-        "state": view.state.value,
-        "slots": len(view.slots),
-        "restarts": view.restarts,
-        "rows_read": view.rows_read,
-        "watermark_us": view.watermark_us,
-        "checkpoints_completed": counts.completed,
-        "checkpoints_failed": counts.failed,
-        "last_checkpoint": latest.checkpoint if latest is not None else None,
-        "last_checkpoint_ms": latest.duration_ms if latest is not None else None,
-        "last_failure": view.failures[-1].text if view.failures else None,
-    }

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from penstock.api.backends import StateBackend, as_state_settings
@@ -29,6 +30,7 @@ from penstock.api.restoring import restore as make_restore
 from penstock.api.static_tables import StaticTable
 from penstock.api.streams.data_stream import Stream
 from penstock.api.travelling import check_functions_travel
+from penstock.api.web import Web
 from penstock.connectors.file_sink import local_path
 from penstock.core.durations import Duration, duration_ms
 from penstock.core.errors import SettingsError, StorageError, UsageError
@@ -61,7 +63,10 @@ from penstock.spark.interrupts import spare_jobs
 from penstock.spark.java import session_of
 from penstock.spark.job import Job, MasterParts, Seek
 from penstock.spark.launching import Launcher
+from penstock.spark.live_line import shown_progress
 from penstock.spark.looking import SparkRunner
+from penstock.spark.overrides import overridden
+from penstock.spark.page import chosen_web, show
 from penstock.spark.preflight import (
     check_host,
     check_session,
@@ -121,6 +126,8 @@ class Environment(Program):
             folders that are made there. Default: the checkpoint directory, if it is such a folder.
         high_availability: where several drivers of the job meet, so that one driver can take the job over from
             another: `ha_files(...)` or `zookeeper(...)`. Default: the job ends with its driver.
+        web: whether the program has a page with its jobs, and where: `True`, `False`, or `ps.Web(...)`. Default: a page
+            on this host only, if the extra `web` is installed.
 
     """
 
@@ -139,11 +146,21 @@ class Environment(Program):
         state_backend: StateBackend | None = None,
         landing: str | os.PathLike[str] | None = None,
         high_availability: HighAvailability | None = None,
+        web: bool | Web | None = None,
     ) -> None:
         # Called first: at this point the local variables are the arguments, and no others.
-        given = locals()
+        given = overridden(locals())
         spark = session_of(spark)
         check_session(spark)
+        parallelism, max_parallelism, spare_slots = (
+            given[name] for name in ("parallelism", "max_parallelism", "spare_slots")
+        )
+        checkpointing, restart, network, slots = (
+            given[name] for name in ("checkpointing", "restart", "network", "slots")
+        )
+        source_batch_rows, state_backend, landing = (
+            given[name] for name in ("source_batch_rows", "state_backend", "landing")
+        )
         if problems := argument_problems(given):
             raise SettingsError(problems)
         if checkpointing is None:
@@ -170,6 +187,12 @@ class Environment(Program):
         self._high_availability = high_availability
         self._landing = FileStore(landing, options=self._options) if landing is not None else None
         self._directories: list[Path] = []
+        self._web = chosen_web(web)
+
+    @property
+    def spark(self) -> Any:
+        """The session that the job runs on."""
+        return self._spark
 
     def from_dataframe(self, frame: Any, *, name: str | None = None) -> Stream:
         """A stream of the rows of a batch DataFrame. The DataFrame may come from any Spark SQL.
@@ -274,6 +297,11 @@ class Environment(Program):
                 the job.
 
         """
+        job = self._start(name, restore=restore, fresh=fresh)
+        show(job, self._web, self.settings, self._checkpointing)
+        return job
+
+    def _start(self, name: str, *, restore: Restore | str | os.PathLike[str] | None, fresh: bool) -> Job:
         check_session(self._spark)
         job_name = job_slug(name)
         if fresh and self._high_availability is not None:
@@ -388,6 +416,8 @@ class Environment(Program):
             attempt=attempt,
             seek=seek,
             waiting=standby_view(job),
+            spark=self._spark,
+            settings=msgspec.to_builtins(self.settings),
         )
 
     def restore_plan(self, restore: Restore | str | os.PathLike[str]) -> RestorePlan:
@@ -407,9 +437,14 @@ class Environment(Program):
         *,
         restore: Restore | str | os.PathLike[str] | None = None,
         fresh: bool = False,
+        quiet: bool = False,
     ) -> JobView:
         """Start the job, as `start` does, and wait for its end. Returns the last view of the job. Ctrl-C cancels the
         job; if the program is run again, the job goes on from its newest checkpoint.
+
+        Meanwhile a line on standard error shows how the job goes: events a second, how far the watermark is behind,
+        how old the newest checkpoint is, and restarts. Where standard error is no terminal, a line is printed every ten
+        seconds. `quiet` shows nothing.
 
         Raises:
             JobFailed: the job failed for good; the cause is in the text.
@@ -417,7 +452,8 @@ class Environment(Program):
         """
         job = self.start(name, restore=restore, fresh=fresh)
         try:
-            return job.wait()
+            with shown_progress(name, job.view, WallClock(), quiet=quiet):
+                return job.wait()
         except KeyboardInterrupt:
             job._stop_interrupted()  # noqa: SLF001  # private, since no other code may say that Ctrl-C was pressed
             raise

@@ -9,11 +9,13 @@ import queue
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
+from html import escape
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.api.boundary import at_user_line
 from penstock.core.coordinator.effects import RequestFailure
@@ -33,18 +35,28 @@ from penstock.core.ids import JobId
 from penstock.core.job.events import FailureCause, JobState
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery.metadata import CompletedCheckpoint
+from penstock.core.recovery.places import is_full
+from penstock.core.recovery.roots import below
 from penstock.core.recovery.tenure import Tenure
-from penstock.core.views import CheckpointDetails
+from penstock.core.timeline_html import timeline_html
+from penstock.core.views import CheckpointDetails, CheckpointStatus
 from penstock.net.control_server import ControlServer
 from penstock.net.zeromq import ZmqTransport
+from penstock.plan.graph import Plan
+from penstock.plan.picture import as_svg
 from penstock.ports import Leader
+from penstock.runtime.facts import JobFacts
 from penstock.runtime.master.driver import MasterDriver, SnapshotRequest
+from penstock.runtime.master.readings import Reading
 from penstock.runtime.views import JobView, place_of, tell_dropped
 from penstock.spark import shared_folders
 from penstock.spark.background import ThreadBackground
 from penstock.spark.clock import WallClock
 from penstock.spark.control import handle
+from penstock.spark.described import inputs_of
 from penstock.spark.interrupts import JOBS, Running
+from penstock.spark.job_lines import JobLines
+from penstock.spark.live_state import HeldCheckpoint, LiveState, held_while
 from penstock.spark.pulse import PulseThread
 from penstock.spark.savepoint_targets import SavepointTargets
 from penstock.spark.slots import SparkSlots
@@ -75,6 +87,8 @@ class MasterParts:
     """The storage of a job without a checkpoint directory: a temporary folder, which is deleted when the job ends."""
     advice: Callable[[FailureCause], str | None]
     """What to do about a failure for lack of room in Spark or of a fitting interpreter; None for other failures."""
+    lines: JobLines | None = None
+    """The last lines of the job's log."""
     refreshes: AbstractContextManager[object] = field(default_factory=nullcontext)
     """Reads tables anew while the job runs."""
     leader: Leader | None = None
@@ -89,11 +103,23 @@ the job. The event may also be set while the parts are being made. The second ar
 job is lost; the leader's `is_lost` is then true."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _About:
+    """What the environment knows of a job."""
+
+    spark: Any
+    targets: SavepointTargets
+    cores: Callable[[], int]
+    settings: Mapping[str, Any]
+    one_reader: threading.Lock = field(default_factory=threading.Lock)
+    """Held while state is read from a checkpoint of the job."""
+
+
 @at_user_line
 class Job:
     """A job that was started. All methods may be called from any thread."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what the environment knows of the job
         self,
         *,
         job: JobId,
@@ -103,15 +129,16 @@ class Job:
         attempt: Callable[[Callable[[], None]], MasterParts | None],
         seek: Seek,
         waiting: JobView,
+        spark: Any = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         """`attempt` is called at once and makes the parts of the master; its argument is a function to call when the
         job is lost. If `attempt` returns None, another driver has the job: `seek` then waits for the job, on the job's
         thread, and `waiting` is the view until this driver has the job. `cores` says how many slots, without spare
-        slots, the job may have."""
+        slots, the job may have. `spark` is the session that reads state."""
         self.id = job
         self.name = name
-        self._targets = targets
-        self._cores = cores
+        self._about = _About(spark=spark, targets=targets, cores=cores, settings=settings or {})
         self._seek = seek
         self._clock = WallClock()
         self._commands: deque[Callable[[MasterDriver], None]] = deque()
@@ -128,8 +155,8 @@ class Job:
         self._parts: MasterParts | None = None
         self._control: ControlServer | None = None
         self._view = waiting
-        self._checkpoints: tuple[CheckpointDetails, ...] = ()
-        """The checkpoints of a job that is over; empty before."""
+        self._last: JobFacts | None = None
+        """What was known about the job when it was over; None before."""
         parts = attempt(self._lose)
         if parts is not None:
             self._take(parts)
@@ -147,10 +174,30 @@ class Job:
     def __repr__(self) -> str:
         return f"<Job {self.name!r} {self._view.state.value}>"
 
+    def _repr_html_(self) -> str:
+        """The job in a notebook: its view, its graph, and the timeline of its newest checkpoint that has ended."""
+        plan, view = self.plan(), self._view
+        ended = next((c for c in self.checkpoints if c.status is not CheckpointStatus.IN_PROGRESS), None)
+        newest = "" if ended is None else f"<div><strong>{escape(ended.summary())}</strong>"
+        if ended is not None:
+            newest += f"{timeline_html(ended, inputs_of(plan))}</div>"
+        # The graph is drawn in dark lines, and a notebook may be dark.
+        graph = "" if plan is None else f'<div style="background:#fff;overflow-x:auto">{as_svg(plan)}</div>'
+        return f"<div><strong>{escape(self.name)}</strong>{view._repr_html_()}{graph}{newest}</div>"
+
     def view(self) -> JobView:
         """The job as it was at most a tenth of a second ago. The state, the attempt and the number of restarts are
         shown as soon as they change."""
         return self._view
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of the job, as plain values."""
+        return self._about.settings
+
+    def plan(self) -> Plan | None:
+        """The plan that the job runs, with today's parallelism. None on a driver that is on standby."""
+        return None if self._parts is None else self._parts.driver.plan
 
     @property
     def checkpoints(self) -> list[CheckpointDetails]:
@@ -161,17 +208,83 @@ class Job:
         answered: queue.SimpleQueue[tuple[CheckpointDetails, ...]] = queue.SimpleQueue()
         if self._parts is not None and not self._over.is_set():
             self._command(lambda driver: answered.put(driver.checkpoints()))
-            # If the job ends before it answers, `_checkpoints` has the last list.
+            # If the job ends before it answers, `_last` has the last list.
             ended = SnapshotFailed(f"job {self.name!r} has ended")
             with contextlib.suppress(SnapshotFailed):
                 found = self._answer(answered, what="list of checkpoints", timeout=None, ended=ended)
                 return list(found)
-        return list(self._checkpoints)
+        return [] if self._last is None else list(self._last.checkpoints)
+
+    def _ask_facts(self, answer: Callable[[JobFacts], None]) -> None:
+        """Have `answer` called once with everything that is known about the job: at once, or soon from the job's
+        thread."""
+        if self._parts is not None and not self._over.is_set():
+            self._command(lambda driver: answer(driver.facts()))
+        else:
+            answer(self._last or JobFacts(now=self._clock.now(), view=self._view, plan=None))
+
+    def log_lines(self, *, after: int = 0, slot: int | None = None, lines: int = 200) -> dict[str, Any]:
+        """The last lines that the code of the program has logged or printed in slots, or in one `slot`, and that the
+        driver has logged about the job: `lines`, each with its time, slot, level, operator, subtask, checkpoint and
+        text; `next`, to be given as `after` to get only the lines that come later; and `left_out`, how many lines
+        behind `after` are not there."""
+        parts = self._parts
+        if parts is None or parts.lines is None:
+            return {"lines": [], "next": after, "left_out": 0}
+        return parts.lines.after(after, slot=slot, lines=lines)
 
     @property
     def is_over(self) -> bool:
         """Whether the job has ended and everything is cleaned up."""
         return self._over.is_set()
+
+    def state(self, operator: str, name: str) -> LiveState:
+        """A state of the running job, as of its newest completed checkpoint: as a DataFrame, or of one key. The job
+        goes on, and keeps the files of the checkpoint while they are read. `operator` is the id of the operator, or the
+        name of its step; `name` is the name of the state, as in `Savepoint.state`.
+
+            job.state("totals", "orders").where("value > 100").show()
+            job.state("totals", "orders").get("customer 7")
+
+        A job that is over is read from the checkpoint that is left of it.
+        """
+        return LiveState(self._about.spark, self._held_checkpoint, operator=operator, name=name)
+
+    @contextmanager
+    def _held_checkpoint(self) -> Iterator[HeldCheckpoint]:
+        """The newest completed checkpoint, kept while the block runs. Only one block runs at a time: if more deletions
+        than one waited for readers, no further checkpoint would begin."""
+        with self._about.one_reader, self._held_by_master() as held:
+            yield held
+
+    @contextmanager
+    def _held_by_master(self) -> Iterator[HeldCheckpoint]:
+        parts = self._parts
+        if parts is None:
+            raise UsageError(self._is_waiting, hint="ask that driver")
+        answered: queue.SimpleQueue[Reading | None] = queue.SimpleQueue()
+        held: Reading | None = None
+        if not self._over.is_set():
+            self._command(lambda driver: answered.put(driver.hold_newest()))
+            # A job that is over deletes nothing more.
+            with contextlib.suppress(SnapshotFailed):
+                held = self._answer(answered, what="reading", timeout=None, ended=SnapshotFailed("the job has ended"))
+        latest = self._view.checkpoints.latest_completed
+        left = None if latest is None or latest.path is None else (latest.path, latest.checkpoint)
+        found = left if held is None else (held.completed.path, held.completed.checkpoint)
+        if found is None:
+            raise UsageError(
+                f"job {self.name!r} has completed no checkpoint yet, and its state is read from a checkpoint",
+                hint="call job.checkpoint() first",
+            )
+        path, number = found
+        root = parts.driver.store.location
+        with held_while(path if is_full(path) else below(root, path), number, partial(self._let_go, held)) as kept:
+            yield kept
+
+    def _let_go(self, held: Reading | None) -> None:
+        if held is not None:
+            self._command(lambda driver: driver.let_go(held))
 
     def wait(self, timeout: float | None = None) -> JobView:
         """Wait until the job has ended. Returns the last view of the job.
@@ -298,7 +411,7 @@ class Job:
 
         """
         request = SnapshotRequest(
-            kind=RequestKind.SAVEPOINT, target=self._targets.choose(directory), canonical=not native
+            kind=RequestKind.SAVEPOINT, target=self._about.targets.choose(directory), canonical=not native
         )
         return self._request(request, timeout).location
 
@@ -323,7 +436,7 @@ class Job:
 
         """
         request = SnapshotRequest(
-            kind=RequestKind.STOP, target=self._targets.choose(savepoint), drain=drain, canonical=not native
+            kind=RequestKind.STOP, target=self._about.targets.choose(savepoint), drain=drain, canonical=not native
         )
         location = self._request(request, timeout).location
         self.finish()
@@ -344,7 +457,7 @@ class Job:
         """
         if isinstance(parallelism, bool) or not isinstance(parallelism, int) or parallelism < 1:
             raise UsageError(f"parallelism is {parallelism!r}; give a whole number from 1")
-        cores = self._cores()
+        cores = self._about.cores()
         if parallelism > cores:
             raise UsageError(
                 f"a parallelism of {parallelism} needs {parallelism} slots, and Spark has {cores} cores for them",
@@ -473,7 +586,7 @@ class Job:
             if parts is None:
                 return
             self._view = parts.driver.view()
-            self._checkpoints = parts.driver.checkpoints()
+            self._last = parts.driver.facts()
             self._tell_failure(parts.driver)
             _release(parts)
         finally:
@@ -494,6 +607,8 @@ def _release(parts: MasterParts) -> None:
     for background in (*parts.workers, parts.background):
         background.close()
     parts.transport.close()
+    if parts.lines is not None:
+        parts.lines.close()
     if parts.leader is not None:
         parts.leader.resign()
     shutil.rmtree(parts.socket_folder, ignore_errors=True)

@@ -27,6 +27,7 @@ from penstock.spark import shared_folders
 from penstock.spark.background import ThreadBackground, Workers
 from penstock.spark.clock import WallClock, draws
 from penstock.spark.job import MasterParts, master_thread
+from penstock.spark.job_lines import lines_of
 from penstock.spark.preflight import advice_on, is_called_by_tcp, is_local, master_address
 from penstock.spark.preparing import folders_written
 from penstock.spark.refreshing import Refreshes, refreshed_tables
@@ -69,9 +70,7 @@ class Launcher:
         """The parts of the master of a job. `leader` is given if the job has a tenure, and `run` if the job goes on
         when the program is run again."""
         settings = self.settings if run is None else run.settings
-        socket_folder = make_root()
-        keys = make_job_keys()
-        clock = WallClock()
+        socket_folder, keys, clock = make_root(), make_job_keys(), WallClock()
         transport = self._open_transport(keys, socket_folder)
         background = ThreadBackground(transport.wake, name=f"penstock-master-{job}-background")
         workers = Workers(transport.wake, prefix=f"penstock-master-{job}-")
@@ -80,6 +79,7 @@ class Launcher:
         signs = shared_folders.sign(folders)
         known = {"job": job, "storage_root": store.location, "options": self.options, "signs": signs, "keys": keys}
         spec = _slot_specs(plan, settings, transport, socket_folder, **known)
+        lines = lines_of(job, clock, settings)
         slots = SparkSlots(self.spark, job=job, job_name=name, spec=spec, wake=transport.wake)
         ports = MasterPorts(
             clock=clock,
@@ -94,6 +94,7 @@ class Launcher:
             hooks=self.hooks,
             is_run=run is not None,
             when_safe=None if run is None else run.when_safe(store, self.landing, plan),
+            lines=lines.hear,
         )
         driver = MasterDriver(
             job=job,
@@ -116,6 +117,7 @@ class Launcher:
             temporary_root=Path(store.location) if self.is_storage_temporary else None,
             advice=lambda cause: advice_on(cause, self.spark),
             leader=leader,
+            lines=lines,
             refreshes=Refreshes(refreshed_tables(plan), job=job),
         )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -13,6 +12,7 @@ from typing import Self
 from penstock.api.static_tables import RefreshedTable
 from penstock.api.steps import TableJoinStep
 from penstock.plan.graph import Plan
+from penstock.spark.clock import WallClock
 from penstock.spark.slots import short_reason
 
 _LEAVE_S = 10.0
@@ -44,13 +44,14 @@ class Refreshes:
             self._thread.join(timeout=_LEAVE_S)
 
     def _run(self) -> None:
-        due = [time.monotonic() + table.every_ms / 1_000 for _, table in self._tables]
-        while not self._over.wait(max(0.0, min(due) - time.monotonic())):
+        clock = WallClock()
+        due = [clock.now() + table.every_ms for _, table in self._tables]
+        while not self._over.wait(max(0, min(due) - clock.now()) / 1_000):
             number = due.index(min(due))
             name, table = self._tables[number]
             self._read(name, table)
             # Counted from the end of the read: a table that takes longer to read than its interval is not read always.
-            due[number] = time.monotonic() + table.every_ms / 1_000
+            due[number] = clock.now() + table.every_ms
 
     def _read(self, name: str, table: RefreshedTable) -> None:
         extra = {"job": self._job, "operator": name}

@@ -188,6 +188,7 @@ class _Slot:
         from penstock.spark.background import ThreadBackground
         from penstock.spark.clock import WallClock
         from penstock.spark.collector import out_of_sight
+        from penstock.spark.process_numbers import process_numbers
         from penstock.storage.locations import open_store
 
         spec = self._spec
@@ -210,6 +211,7 @@ class _Slot:
                     calls=calls,
                     store=open_store(spec.storage_root, options=spec.options),
                     owns_process=True,
+                    process=process_numbers,
                     logs=logs,
                     whereabouts=of_thread(threading.current_thread().name),
                     load_whereabouts=of_thread(_LOADER),

@@ -14,7 +14,7 @@ from penstock.sql.generators import Generated, generated
 from penstock.sql.operators import OPERATORS
 from penstock.sql.translation import RuleBook, Translator
 
-_RULES = RuleBook(OPERATORS, FUNCTIONS, ARRAYS)
+RULES = RuleBook(OPERATORS, FUNCTIONS, ARRAYS)
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def translate(text: str, columns: Mapping[str, pl.DataType], *, argument: str) -
     # A text that is the name of a column means that column, whatever else the text would mean as SQL.
     if text in columns:
         return Translated(pl.col(text), text)
-    translator = Translator(text, columns=columns, rules=_RULES, argument=argument)
+    translator = Translator(text, columns=columns, rules=RULES, argument=argument)
     node = translator.parsed()
     made = generated(translator, node)
     if made is not None:
@@ -43,7 +43,10 @@ def translate(text: str, columns: Mapping[str, pl.DataType], *, argument: str) -
         translator.check_arguments(node, ("this", "alias"))
         node, name = node.this, node.alias
     # A column by itself keeps its type, even a type that Spark does not have.
-    if isinstance(node, exp.Column) and len(node.parts) == 1:
+    if isinstance(node, exp.Column):
         column = translator.column_name(node)
-        return Translated(pl.col(column), name or column)
+        if len(node.parts) == 1:
+            return Translated(pl.col(column), name or column)
+        # As in Spark, a field by itself is named as the field.
+        name = name or node.name
     return Translated(translator.value(node, None).expr, name)

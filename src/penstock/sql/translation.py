@@ -11,9 +11,11 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import pairwise
+from typing import Any
 
 import polars as pl
 import sqlglot
@@ -188,13 +190,25 @@ class Translator:
     def column(self, node: exp.Column) -> Value:
         """The value of a column, or of a field in a column of structs."""
         name = self.column_name(node)
-        expr, dtype = pl.col(name), self._columns[name]
-        for part in node.parts[1:]:
+        return self.field_of(pl.col(name), self._columns[name], [part.name for part in node.parts[1:]], node)
+
+    def field_of(self, expr: pl.Expr, dtype: pl.DataType, path: Sequence[str], node: exp.Expression) -> Value:
+        """The value of a field in structs in structs. A field of an array of structs is the array of the fields."""
+        for number, part in enumerate(path):
+            inner = getattr(dtype, "inner", None)
+            if isinstance(dtype, pl.List | pl.Array) and inner == pl.Struct:
+                within = self.field_of(pl.element(), _made(inner), path[number:], node)
+                values = expr.list if isinstance(dtype, pl.List) else expr.arr.to_list().list
+                return Value(values.eval(within.expr), pl.List(within.dtype))
             fields = {field.name: field.dtype for field in dtype.fields} if isinstance(dtype, pl.Struct) else {}
-            if part.name not in fields:
-                raise self.error(node, f"has no field {part.name!r}; there are {', '.join(fields) or 'none'}")
-            expr, inner = expr.struct.field(part.name), fields[part.name]
-            dtype = inner if isinstance(inner, pl.DataType) else inner()
+            if part not in fields:
+                near = get_close_matches(part, fields, n=1, cutoff=0.5)
+                raise self.error(
+                    node,
+                    f"has no field {part!r}; there are {', '.join(fields) or 'none'}",
+                    hint=f"did you mean {near[0]!r}?" if near else None,
+                )
+            expr, dtype = expr.struct.field(part), _made(fields[part])
         return column_value(expr, dtype)
 
     def check_arguments(self, node: exp.Expression, understood: tuple[str, ...]) -> None:
@@ -237,6 +251,12 @@ class Translator:
     def written(self, node: exp.Expression) -> str:
         """A node as text, near to how it was written."""
         return str(node.sql(dialect="spark", normalize_functions=False))
+
+
+def _made(dtype: Any) -> pl.DataType:
+    """A type that may stand as its class."""
+    found: pl.DataType = dtype if isinstance(dtype, pl.DataType) else dtype()
+    return found
 
 
 _NOT_REPEATABLE = (exp.Rand, exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.Uuid)

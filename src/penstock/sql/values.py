@@ -13,6 +13,7 @@ from datetime import UTC, date, datetime
 
 import polars as pl
 
+from penstock.sql.decimals import ToDecimal
 from penstock.sql.kernels import Checked
 
 BOOLEAN = pl.Boolean()
@@ -165,6 +166,8 @@ def cast(value: Value, dtype: pl.DataType, *, reached: pl.Expr | None, lenient: 
 
 
 def _cast_expr(value: Value, dtype: pl.DataType, expr: pl.Expr, *, lenient: bool) -> pl.Expr | None:
+    if isinstance(dtype, pl.Decimal):
+        return _to_decimal(value, dtype, expr, lenient=lenient)
     if value.dtype == STRING:
         return _from_string(value, dtype, expr, lenient=lenient)
     if dtype == STRING:
@@ -183,6 +186,17 @@ def _cast_expr(value: Value, dtype: pl.DataType, expr: pl.Expr, *, lenient: bool
     if dtype == TIMESTAMP and value.is_float:
         return (expr.cast(DOUBLE) * _MICROSECONDS).cast(BIGINT, strict=not lenient).cast(TIMESTAMP)
     return None
+
+
+def _to_decimal(value: Value, dtype: pl.Decimal, expr: pl.Expr, *, lenient: bool) -> pl.Expr | None:
+    if value.dtype == BOOLEAN:
+        expr = expr.cast(pl.Int8)
+    elif value.is_float:
+        expr = expr.cast(DOUBLE)
+    elif not (value.is_integer or value.dtype in (STRING, pl.UInt64()) or isinstance(value.dtype, pl.Decimal)):
+        return None
+    kernel = ToDecimal(dtype.precision, dtype.scale, lenient, f"a cast to {sql_name(dtype)}")
+    return pl.map_batches([expr], kernel, return_dtype=dtype, is_elementwise=True)
 
 
 def _micros(seconds: pl.Expr, text: str) -> pl.Expr:

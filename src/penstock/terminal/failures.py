@@ -25,6 +25,15 @@ EXIT_FAILED = 1
 EXIT_IMPOSSIBLE = 2
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
+EXIT_CODES = {
+    0: "all is well",
+    EXIT_FAILED: "the job failed or was cancelled, or its result is wrong, or `penstock doctor` has found a fault",
+    EXIT_IMPOSSIBLE: "the command could not begin or could not be carried out: a wrong argument, no such job, no Java, "
+    "no Spark, no place to write, a request that the job refused",
+    EXIT_INTERRUPTED: "interrupted from the keyboard",
+    EXIT_TERMINATED: "told to end by SIGTERM",
+}
+"""What the exit code of a command means."""
 
 
 def one_line(error: StreamError) -> str:

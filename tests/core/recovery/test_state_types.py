@@ -170,3 +170,29 @@ def test_a_source_that_is_the_same_or_not_known_goes_on(was: str, now: str):
 
 def test_a_source_without_state_may_become_another_source():
     assert assign(snapshot_read_by("files"), program_read_by("generated rows")).matched.restored == (COUNT,)
+
+
+def rows(columns: str) -> dict[str, DeclaredState]:
+    return {"penstock.requests": DeclaredState(kind="rows", type=columns)}
+
+
+NO_KEYS: dict[str, Any] = {"keyed": (), "key_groups": None}
+
+
+@pytest.mark.parametrize("lists", ["split_lists", "union_lists"])
+def test_rows_that_a_step_keeps_with_other_columns_are_refused_before_anything_starts(lists: str):
+    kept: dict[str, Any] = {lists: {"penstock.requests": (b"", b"rows")}}
+    taken = snapshot(rows("n: int64"), **NO_KEYS, **kept)
+    with pytest.raises(UsageError, match="keeps rows with the columns n: int64, and its rows have n: string in the"):
+        plan_restore(taken, program(rows("n: string")))
+    assert assign(taken, program(rows("n: int64"))).matched.restored == (COUNT,)
+
+
+@pytest.mark.parametrize(
+    ("was", "parts"),
+    [(rows("n: int64"), (b"",)), ({}, (b"rows",))],
+    ids=["no row is kept", "a snapshot that says nothing"],
+)
+def test_columns_that_mean_nothing_for_the_snapshot_may_change(was: dict[str, DeclaredState], parts: tuple[bytes, ...]):
+    taken = snapshot(was, **NO_KEYS, union_lists={"penstock.requests": parts})
+    assert assign(taken, program(rows("n: string"))).matched.restored == (COUNT,)

@@ -21,6 +21,7 @@ from penstock.core.coordinator.effects import RequestFailure
 from penstock.core.coordinator.events import RequestKind
 from penstock.core.errors import StorageError
 from penstock.core.job.events import JobState
+from penstock.core.reasons import CheckpointFailure
 from penstock.runtime.master.driver import SnapshotRequest
 from penstock.settings import CheckpointSettings, NoRestart, Restart
 from penstock.storage.files import FileStore
@@ -193,8 +194,15 @@ def test_a_stop_whose_savepoint_expires_restarts_the_tasks_and_is_called_no_bug(
         goes_on.set()
     (answer,) = answers
     assert isinstance(answer, RequestFailure)
-    texts = [failure.text for failure in job.driver.view().failures]
+    assert answer.reason is CheckpointFailure.EXPIRED
+    view = job.driver.view()
+    # The sources had ended for the stop, so that all tasks begin again.
+    assert view.restarts >= 1
+    assert min(OPENED[name] for name in PIPELINES) >= 2
+    texts = [failure.text for failure in view.failures]
     assert texts
     for text in texts:
+        assert "bug" not in text
+        assert "Invariant" not in text
         assert "the savepoint that was to stop the job failed" in text or "SnapshotFailed: savepoint" in text
     assert_every_record_shows_once(tmp_path)

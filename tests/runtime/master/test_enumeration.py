@@ -125,3 +125,23 @@ def test_an_enumerator_that_has_come_to_its_end_is_behind_no_more():
     rig.look(behind=True)
     rig.look(behind=True, ended=True)
     assert rig.told_behind == [False, True, False]
+
+
+def test_no_more_splits_are_looked_for_when_nothing_needs_them():
+    """1. A look for splits is under way. 2. Nothing needs the records any more. 3. The look has found a split, which is
+    not given out, and which the position does not pass."""
+    rig = Rig()
+    rig.look(behind=True)
+    rig.assigner.turn(Instant(rig.now + 1_000))
+    before = rig.assigner.snapshot(CheckpointId(1))
+    rig.assigner.not_needed()
+    rig.background.perform()
+    after = rig.assigner.snapshot(CheckpointId(2))
+    assert position_in(after) == position_in(before)
+    assert rig.assigner.next_deadline() is None
+    assert rig.told_behind[-2:] == [True, False]
+    rig.enumerator.story.clear()
+    rig.assigner.start(after, (), parallelism=1)
+    rig.assigner.run()
+    rig.background.perform()
+    assert rig.enumerator.story == []

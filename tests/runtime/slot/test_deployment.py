@@ -151,6 +151,9 @@ class Host:
     def catching_up(self, task, operator, is_behind):
         pass
 
+    def step_full(self, task, operator):
+        pass
+
     def splits_read(self, task, operator, count):
         """Nobody plans ahead here."""
 
@@ -250,6 +253,7 @@ def test_nothing_is_opened_by_building():
         splits_read=lambda *_: None,
         catching_up=lambda *_: None,
         event_time_reached=lambda *_: None,
+        step_full=lambda *_: None,
     )
     task = build_task(TaskId(VertexId("read"), 0), TaskRestore(), deployment(host))
     assert not hasattr(task.chain.head, "context")

@@ -42,6 +42,13 @@ def test_the_short_end_of_a_batch_proves_nothing():
     assert slices.rows == before
 
 
+def test_the_short_end_of_a_batch_that_is_slow_halves_a_slice():
+    slices = learned(0.1)
+    before = slices.rows
+    slices.took(before // 2 - 1, SLICE_MS * 2)
+    assert slices.rows == before // 2
+
+
 def test_a_cut_keeps_all_rows_in_order_and_shares_the_cost():
     slices = Slices()
     batch = rows(*range(100))

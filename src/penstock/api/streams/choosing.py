@@ -6,13 +6,14 @@ Conditions over columns are in `Stream.where`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import pyarrow as pa
 
 from penstock.api.boundary import at_user_line
 from penstock.api.callables import check_callable
-from penstock.api.first_rows import FirstOfKey, FirstOfSubtask, FirstRows
+from penstock.api.first_rows import FirstOfKey, FirstOfSubtask, FirstPrinted, FirstRows
 from penstock.api.state import Ttl
 from penstock.api.state import ttl as time_to_live
 from penstock.api.steps import FilterStep, ProcessStep, SampleStep, Step
@@ -22,6 +23,16 @@ from penstock.api.window_schema import check_key_types
 from penstock.core.durations import Duration
 from penstock.core.errors import UsageError
 from penstock.sql.schemas import can_be_key
+
+
+def first_of_all(state: StreamState, first: FirstRows, *, kind: str, name: str | None) -> StreamState:
+    """The stream of the first records, or of the first changes of a changelog, of all subtasks together."""
+    ledger = state.ledger
+    # Each subtask hands on so many records at most, so that not all records of a stream travel to a single subtask.
+    each = ProcessStep(function=FirstOfSubtask(first.most), schema=state.schema)
+    before = state.behind(ledger.add(each, kind=f"{kind}-each", inputs=state.input_of_changes()), state.schema).to_one()
+    number = ledger.add(ProcessStep(function=first, schema=state.schema), kind=kind, name=name, inputs=before.input())
+    return before.behind(number, state.schema)
 
 
 @at_user_line
@@ -101,9 +112,11 @@ class ChoosesRows:
         """The first `n` records that come, and no other record, whatever fails and however often the job is rescaled.
 
         A single subtask counts the records, and its count is part of every checkpoint. Which records come first may
-        differ from run to run. The job does not end with the last of the records: a program whose sources end runs to
-        their end, and a program whose sources do not end goes on, and hands on nothing more. To look at a few records,
-        use `take`. The count is kept under `name`.
+        differ from run to run. The count is kept under `name`.
+
+        With the last of the records the sources end whose records nothing else needs, as if they had no more data: so
+        a job ends whose sources all lead to full limits, whether their data has an end or not. A source that another
+        branch of the program reads goes on for that branch. To look at a few records, use `take`.
 
         >>> from penstock.testing import collect, run
         >>> def program(env):
@@ -113,14 +126,13 @@ class ChoosesRows:
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise UsageError(f"limit is {n!r}; give a whole number above 0")
-        state, ledger = self._state, self._state.ledger
-        state.refuse_changelog("limit")
-        # Each subtask hands on `n` records at most, so that not all records of a stream travel to a single subtask.
-        each = ProcessStep(function=FirstOfSubtask(n), schema=state.schema)
-        before = state.behind(ledger.add(each, kind="limit-each", inputs=state.input()), state.schema).to_one()
-        counted = ProcessStep(function=FirstRows(n), schema=state.schema)
-        number = ledger.add(counted, kind="limit", name=name, inputs=before.input())
-        return self._with_state(before.behind(number, state.schema))
+        self._state.refuse_changelog("limit")
+        return self._with_state(first_of_all(self._state, FirstRows(n), kind="limit", name=name))
+
+    def _first_printed(self, n: int) -> Self:
+        """The first `n` records, or changes of a changelog, that `print` prints."""
+        state = first_of_all(self._state, FirstPrinted(n), kind="print-first", name=None)
+        return self._with_state(replace(state, changelog=self._state.changelog))
 
     def deduplicate(
         self,

@@ -67,6 +67,7 @@ class ConnectedStream:
             is_connected=True,
             broadcast_has_time=other.time_column is not None,
             wait=self._wait,
+            waiting_schema=None if self._wait is None else state.row_schema,
         )
         inputs = (state.input_by_key(self._keys), other.input_by(Partitioning.BROADCAST))
         return stream_behind(step, state, inputs=inputs, kind="connect", name=name)

@@ -35,6 +35,12 @@ _SPREADS = ("copies", _BY_KEY)
 _LEAST_REFRESH_MS = 1_000
 
 
+def _check_goes_with(fits: bool, rule: str) -> None:  # noqa: FBT001  # the check of a rule
+    """Refuses an argument that means nothing for what is joined."""
+    if not fits:
+        raise UsageError(f"join: {rule}", hint="leave it out")
+
+
 def _refresh_ms(given: Duration) -> int:
     every_ms = duration_ms(given, argument="join: refresh")
     if every_ms < _LEAST_REFRESH_MS:
@@ -158,10 +164,9 @@ class Joins:
         if spread not in _SPREADS:
             raise UsageError(f"join: spread is {spread!r}", hint='give "copies" or "by key"')
         is_of_streams = isinstance(other, Joins)
-        if ttl is not ... and not is_of_streams:
-            raise UsageError("join: ttl says how long rows of two streams are kept", hint="leave it out")
-        if refresh is not None and (is_of_streams or isinstance(other, VersionedStream)):
-            raise UsageError("join: refresh says how often a table is read anew", hint="leave it out")
+        is_of_table = not is_of_streams and not isinstance(other, VersionedStream)
+        _check_goes_with(ttl is ... or is_of_streams, "ttl says how long rows of two streams are kept")
+        _check_goes_with(refresh is None or is_of_table, "refresh says how often a table is read anew")
         if isinstance(other, VersionedStream):
             versions = other._versions  # noqa: SLF001  # streams know each other
             if within is not None or window is not None:

@@ -14,10 +14,12 @@ from penstock.api.boundary import at_user_line
 from penstock.api.callables import check_callable, refuse_async_methods
 from penstock.api.functions import KeyedBroadcastFunction, KeyedCoFunction, KeyedFunction, check_function
 from penstock.api.grouped import HostedProcessor
+from penstock.api.patterns import Pattern
 from penstock.api.reductions import RunningReduce
 from penstock.api.state import Ttl
 from penstock.api.streams.connected_stream import ConnectedKeyedStreams, ConnectedStream
 from penstock.api.streams.data_stream import Stream, stream_behind
+from penstock.api.streams.matching import matches_of_keys
 from penstock.api.streams.ranking import By, Descending, TopWords, top_of_keys
 from penstock.api.streams.running_aggregate import running_aggregate
 from penstock.api.streams.sorting import sorted_by_time
@@ -143,6 +145,31 @@ class KeyedStream:
         """
         return Stream(sorted_by_time(self._state, self._state, self._keys, by, descending=descending, name=name))
 
+    def match(self, pattern: Pattern, *, name: str | None = None) -> Stream:
+        """The matches of a pattern among the records of each key, in the order of event time. Needs a watermark before
+        `key_by`.
+
+        A match is a record: the keys, then for each part of the pattern a struct with the record that the part took
+        (null if an optional part took none), or an array of structs if the part may take several records; then
+        `match_time`, the event time at which the match was certain, which is the event time of the stream.
+
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> def program(env):
+        ...     rows = [("ann", "login", 1), ("bob", "login", 2), ("ann", "buy", 5), ("bob", "buy", 900)]
+        ...     clicks = env.from_iterable(rows, schema="user string, page string, s bigint")
+        ...     timed = clicks.with_columns(ts="timestamp_seconds(s)").watermark("ts")
+        ...     sale = ps.pattern("login", where="page = 'login'").followed_by("buy", where="page = 'buy'")
+        ...     timed.key_by("user").match(sale.within("1 min")).select("user", "buy.s").write(ps.collect())
+        >>> run(program)
+        [{'user': 'ann', 's': 5}]
+
+        `timed_out()` of the result has the partial matches whose time was over, and `late()` the records that came too
+        late. Records of the same time are taken in the order in which they came. State is kept under `name`: records
+        that event time has not come to, and partial matches until their time is over.
+        """
+        return Stream(matches_of_keys(self._state, self._keys, pattern, name=name))
+
     def process(
         self,
         function: KeyedFunction,
@@ -227,6 +254,7 @@ class KeyedStream:
         whose rows go to `handleInitialState` before anything else. State and timers are kept under `name`. See
         docs/spark.md.
         """
+        self._state.refuse_changelog("transform_with_state")
         host = self._state.ledger.processor_host
         if host is None:
             raise UsageError("transform_with_state needs an Environment on Spark", hint="make a ps.Environment(spark)")

@@ -8,9 +8,10 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.api.boundary import at_user_line
+from penstock.api.first_rows import FirstRows
 from penstock.api.running import Runner, StreamPath
 from penstock.api.showing import as_shown
-from penstock.api.steps import ReadStep
+from penstock.api.steps import ProcessStep, ReadStep
 from penstock.api.streams.stream_state import Row, StreamState
 from penstock.api.table_of_changes import table_of_changes
 from penstock.core.durations import Duration, duration_ms
@@ -37,8 +38,8 @@ class CanBeLookedAt:
 
         `as_` says as what: "rows" a list of dicts, "arrow" a table, "polars" and "pandas" a DataFrame, "spark" a
         DataFrame of the environment's session. With more than `limit` records the job fails. A stream that does not
-        end is refused: use `take`. Of a changelog the rows are returned as they are after all changes;
-        `.changes().collect()` returns the changes.
+        end is refused: use `take`, or `stream.limit(n)` before. Of a changelog the rows are returned as they are after
+        all changes; `.changes().collect()` returns the changes.
 
         >>> import penstock as ps
         >>> from penstock.testing import run, scripted
@@ -53,10 +54,10 @@ class CanBeLookedAt:
             raise UsageError(f"collect has as_={as_!r}", hint=f"give one of {', '.join(map(repr, SHAPES))}")
         _check_count(limit, "limit")
         runner, path = self._runner("collect"), self._path()
-        if not path.ends:
+        if unending := self._unlimited():
             raise UsageError(
-                f"collect needs a stream that ends, and {', '.join(self._unending())} never ends",
-                hint="look at some rows with take(n); or write the stream to a sink, and run the job",
+                f"collect needs a stream that ends, and {', '.join(unending)} never ends",
+                hint="look at some rows with take(n); or put limit(n) before; or write the stream to a sink and run it",
             )
         table = runner.collected(path, limit=limit)
         changelog = self._state.changelog
@@ -145,6 +146,21 @@ class CanBeLookedAt:
     def _unending(self) -> list[str]:
         steps = self._state.ledger.path_to(self._state.last_step)
         return [str(step) for step in steps if isinstance(step.step, ReadStep) and step.step.source.is_unbounded]
+
+    def _unlimited(self) -> list[str]:
+        """The sources that never end, and that no limit ends either."""
+        ledger, last = self._state.ledger, self._state.last_step
+        steps = ledger.path_to(last)
+        reached, wanted = dict[int, None](), [last]
+        by_number = {step.number: step for step in steps}
+        while wanted:
+            step = by_number[wanted.pop()]
+            is_limit = isinstance(step.step, ProcessStep) and isinstance(step.step.function, FirstRows)
+            if step.number not in reached and not is_limit:
+                reached[step.number] = None
+                wanted += [source.node for source in step.inputs]
+        found = (by_number[number] for number in sorted(reached))
+        return [str(step) for step in found if isinstance(step.step, ReadStep) and step.step.source.is_unbounded]
 
 
 def _as(shape: Shape, table: pa.Table, runner: Runner) -> Any:

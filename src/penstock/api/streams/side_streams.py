@@ -10,6 +10,7 @@ from typing import Literal, Self, TypeVar
 from penstock.api.boundary import at_user_line
 from penstock.api.expressions import ExpressionLike, compile_condition
 from penstock.api.join_steps import LATE_OF_RIGHT
+from penstock.api.pattern_steps import TIMED_OUT
 from penstock.api.steps import LATE, SplitStep
 from penstock.api.streams.stream_state import StreamState, check_side_name
 from penstock.core.errors import UsageError
@@ -160,7 +161,8 @@ class HasSides:
         >>> run(program)
         [{'n': -1, 'why': 'negative'}]
         """
-        sides = {each: state for each, state in self._state.sides.items() if each not in (LATE, LATE_OF_RIGHT)}
+        own = (LATE, LATE_OF_RIGHT, TIMED_OUT)
+        sides = {each: state for each, state in self._state.sides.items() if each not in own}
         if name in sides:
             return type(self)(sides[name])
         step = self._state.ledger.step(self._state.last_step)
@@ -176,6 +178,28 @@ class HasSides:
             hint=f"the side output {name!r} is declared by {owner}: call side on the stream of that step"
             if owner is not None and owner is not step
             else f'declare the side output where the step is made: sides={{"{name}": "<columns>"}}',
+        )
+
+    def timed_out(self) -> Self:
+        """The partial matches of a pattern whose time was over before they were a match: with the columns of matches.
+        Parts that had taken no record are null, or empty arrays. `match_time` is when the time was over.
+
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> def program(env):
+        ...     orders = env.from_iterable([("a", 1, 0), ("b", 1, 3), ("a", 2, 50)], schema="id string, n int, s int")
+        ...     timed = orders.with_columns(ts="timestamp_seconds(s)").watermark("ts")
+        ...     both = ps.pattern("first", where="n = 1").followed_by("second", where="n = 2").within("1 min")
+        ...     timed.key_by("id").match(both).timed_out().select("id", "first.s").write(ps.collect())
+        >>> run(program)
+        [{'id': 'b', 's': 3}]
+        """
+        found = self._state.sides.get(TIMED_OUT)
+        if found is not None:
+            return type(self)(found)
+        raise UsageError(
+            f"timed_out: the step {self._state.ledger.step(self._state.last_step)} looks for no pattern",
+            hint="call timed_out on the stream that match returns, before any other step",
         )
 
     def late(self, *, of: Literal["left", "right"] = "left") -> Self:

@@ -61,8 +61,8 @@ def sorted_by_time(
     descending: Descending,
     name: str | None,
 ) -> StreamState:
-    """What is known about the records of a stream in the order of their event time. `placed` says how the records reach
-    the step. Raises `UsageError`."""
+    """A stream with the records of another stream in the order of event time. `placed` is the other stream, as it
+    reaches the step. Raises `UsageError` if the records cannot be sorted."""
     late = state.late_records
     state.refuse_changelog("sort")
     if late is None:

@@ -107,6 +107,10 @@ class AlignmentMetrics(Effect, frozen=True, kw_only=True):
     alignment_ms: int = 0
     bytes_processed: int = 0
     unaligned: bool = False
+    last_channel: ChannelIndex | None = None
+    """The channel whose barrier came last, if the task had to wait for several."""
+    rows_in: int = 0
+    """How many records the task of a source had read at the barrier, in this attempt."""
 
 
 class TriggerSnapshot(Effect, frozen=True, kw_only=True):

@@ -147,6 +147,8 @@ class _Record:
     ended: Instant | None = None
     failure: CheckpointFailure | None = None
     failure_text: str = ""
+    known: CheckpointDetails | None = None
+    """The details of a checkpoint that has ended, as long as nothing has changed since they were asked for."""
 
     def vertex_view(self, vertex: VertexId) -> VertexView:
         """One vertex of the checkpoint."""
@@ -203,8 +205,13 @@ class _Record:
 
     def details(self) -> CheckpointDetails:
         """The checkpoint with its subtasks."""
+        if self.known is not None:
+            return self.known
         vertices = tuple(self.subtasks_view(vertex) for vertex in self.vertices)
-        return CheckpointDetails(**{**_fields(self.view()), "vertices": vertices})
+        found = CheckpointDetails(**{**_fields(self.view()), "vertices": vertices})
+        if self.status is not CheckpointStatus.IN_PROGRESS:
+            self.known = found
+        return found
 
     def _duration_ms(self, totals: CheckpointTotals) -> int:
         return 0 if totals.latest_ack is None else totals.latest_ack - self.triggered
@@ -289,9 +296,13 @@ class CheckpointStatistics:
             start_delay_ms=metrics.start_delay_ms,
             unaligned=metrics.unaligned,
             aborted=late,
+            waited_for=metrics.waited_for,
+            rows_in=metrics.rows_in,
+            operators={} if state is None else {str(each.operator): each.size for each in state.operators},
         )
         if late:
             record.vertices[task.vertex].late[task.subtask] = view
+            record.known = None
         else:
             record.vertices[task.vertex].add(view, now)
 
@@ -334,6 +345,7 @@ class CheckpointStatistics:
         for record in (self._ended.get(checkpoint), self._latest_completed):
             if record is not None and record.checkpoint == checkpoint:
                 record.discarded = True
+                record.known = None
 
     def restored(self, completed: CompletedCheckpoint, now: Instant) -> None:
         """Tasks start from this checkpoint or savepoint."""

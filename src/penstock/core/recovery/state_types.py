@@ -1,6 +1,7 @@
 """Whether the states of a snapshot fit the states that the program declares. Kinds and types are compared.
 
-A state of the same name must have the same kind and the same type, or a wider number type in the program. If a snapshot
+A state of the same name must have the same kind and the same type, or a wider number type in the program. Rows that a
+step keeps, because they wait for something, must have the columns that the rows have in the program. If a snapshot
 does not record the types of its states, nothing is refused here: a state that does not fit is found when a subtask
 loads the state.
 """
@@ -18,6 +19,8 @@ _WIDTHS = (("int8", "int16", "int32", "int64"), ("halffloat", "float", "double")
 _RAW = "raw"
 """The type of state that is bytes, and that is given back as it is."""
 _SPLIT, _UNION, _BROADCAST = "split-list", "union-list", "broadcast"
+_ROWS = "rows"
+"""The kind of state that is rows of the step's input."""
 
 
 def check_types(metadata: CheckpointMetadata, labels: dict[OperatorId, OperatorLabel]) -> None:
@@ -52,8 +55,23 @@ def _problems(snapshot: OperatorSnapshot, label: OperatorLabel, title: str) -> l
     found += [
         f"state {name!r} of {title} was {was}, the program declares {now}"
         for name, was, now in pairs
-        if now is not None and not _fits(was, now)
+        if now is not None and now.kind != _ROWS and not _fits(was, now)
     ]
+    return [*found, *_kept_rows(snapshot, label, title)]
+
+
+def _kept_rows(snapshot: OperatorSnapshot, label: OperatorLabel, title: str) -> list[str]:
+    """Rows that a step keeps in a list fit only if the rows of the program have the same columns."""
+    found: list[str] = []
+    for name, now in label.states.items():
+        was = snapshot.label.states.get(name)
+        if now.kind != _ROWS or was is None or was.kind != _ROWS or was.type == now.type:
+            continue
+        subtasks = snapshot.subtasks.values()
+        parts = [part for s in subtasks for lists in (s.split_lists, s.union_lists) for part in lists.get(name, ())]
+        # An empty part has no rows.
+        if any(parts):
+            found.append(f"{title} keeps rows with the columns {was.type}, and its rows have {now.type} in the program")
     return found
 
 

@@ -174,8 +174,10 @@ class Deployment:
         saved = self._parts.saved.owed
         self._parts.coordinators.start(assignment, effect.epoch, saved, parallelism=_subtasks_of(self.plan))
         self._parts.groups.start(self.plan, effect.epoch, effect.tasks, ended=assignment.finished)
+        self._parts.unneeded.start(self.plan, effect.epoch, effect.tasks)
         self.attempt = effect.epoch if effect.tasks is None else self.attempt
         self._progress.begins(self.plan, effect.tasks)
+        self._progress.chronicle.deployed(self.plan, effect.epoch, effect.tasks, self._decisions.now)
         orders = Orders(
             job=self._storage.job,
             plan=self.plan,

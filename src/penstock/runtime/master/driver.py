@@ -23,6 +23,7 @@ from penstock.api.hold import Hold
 from penstock.core.coordinator.coordinator import CheckpointCoordinator
 from penstock.core.coordinator.effects import RequestFailure
 from penstock.core.coordinator.options import CoordinatorOptions
+from penstock.core.full_steps import EndSource
 from penstock.core.ids import Epoch, Instant, JobId, TaskId
 from penstock.core.job.events import (
     AttemptFailed,
@@ -33,6 +34,7 @@ from penstock.core.job.events import (
     LeadershipLost,
     SlotGone,
 )
+from penstock.core.messages import EndData
 from penstock.core.reasons import CheckpointFailure
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CompletedCheckpoint
@@ -40,6 +42,9 @@ from penstock.core.recovery.tenure import Tenure
 from penstock.core.views import CheckpointDetails
 from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Plan
+from penstock.ports import Store
+from penstock.runtime.facts import JobFacts
+from penstock.runtime.full_steps import UnneededSources
 from penstock.runtime.master.alignment import GroupTimes
 from penstock.runtime.master.closing import Closing
 from penstock.runtime.master.decisions import Decisions
@@ -56,6 +61,7 @@ from penstock.runtime.master.landed_inputs import LandedInputs
 from penstock.runtime.master.operator_coordinators.making import Calls, make_coordinators
 from penstock.runtime.master.ports import MasterPorts as MasterPorts
 from penstock.runtime.master.progress import JobProgress, MasterStuck
+from penstock.runtime.master.readings import Reading
 from penstock.runtime.master.requests import (
     Answer,
     RescaleAnswer,
@@ -103,7 +109,7 @@ class MasterDriver:
         # work.
         self._guard = Guard(Hold(self._storage.records.check), self._taken_over)
         self._parts = self._make_parts(plan, settings, found)
-        self._progress = JobProgress(job, plan, stuck_after_ms=settings.slot.stuck_after_ms)
+        self._progress = JobProgress(job, plan, stuck_after_ms=settings.slot.stuck_after_ms, lines=ports.lines)
         self._deployment = Deployment(
             plan,
             found,
@@ -151,7 +157,14 @@ class MasterDriver:
             ),
             saved=SavedResults(self._storage.folder, ports.store, taken_over=found.term > 0),
             groups=GroupTimes(self._links.send_to_task),
+            unneeded=UnneededSources(self._end_source),
         )
+
+    def _end_source(self, effect: EndSource) -> None:
+        """Nothing needs the records of a source any more: no more splits are looked for, and its tasks end."""
+        self._parts.coordinators.not_needed(effect.operator)
+        for task, epoch in effect.tasks:
+            self._links.send_to_task(task, EndData(epoch=epoch, task=task))
 
     def _join(self, inputs: LandedInputs) -> Closing:
         """Join the parts: set who performs the effects of the machines and who hears the messages of slots. Returns the
@@ -178,6 +191,7 @@ class MasterDriver:
             deployment=self._deployment,
             coordinators=parts.coordinators,
             groups=parts.groups,
+            unneeded=parts.unneeded,
             progress=self._progress,
             closing=closing,
         )
@@ -205,6 +219,7 @@ class MasterDriver:
             saved=parts.saved,
             when_safe=self._ports.when_safe,
         )
+        self._readings = checkpoint_effects.readings
         links.hear_with(hearing.hear, hearing.hear_dump)
         decisions.perform_with(job_effects.perform, checkpoint_effects.perform)
         return closing
@@ -257,7 +272,18 @@ class MasterDriver:
         if refusal is not None:
             answer(refusal)
             return
+        self._progress.chronicle.rescale_asked(plan.parallelism, parallelism, self._ports.clock.now())
         self._rescales.ask(plan.rescaled(parallelism), answer)
+
+    def hold_newest(self) -> Reading | None:
+        """Keep the files of the newest completed checkpoint until `let_go`. None if there is no completed checkpoint,
+        or if the job ends. Must be called on the loop's thread."""
+        retained = self._decisions.coordinator.retained
+        return self._readings.hold(retained[-1], self._ports.clock.now()) if retained else None
+
+    def let_go(self, reading: Reading) -> None:
+        """The checkpoint has been read. Must be called on the loop's thread."""
+        self._readings.let_go(reading.number)
 
     def turn(self, now: Instant) -> Instant | None:
         """Handle what has arrived and do what follows; returns when `turn` must be called again at the latest."""
@@ -269,10 +295,14 @@ class MasterDriver:
         self._decisions.tick()
         self._parts.turn(now)
         self._deployment.turn()
+        if self._closing.is_shut_down:
+            self._readings.end()
+        self._readings.turn(now)
         self._closing.turn(now)
+        self._progress.chronicle.is_in(self.outcome or self._decisions.lifecycle.state, now)
         if self.outcome is not None:
             return None
-        waiting = (self._decisions, self._closing, self._parts)
+        waiting = (self._decisions, self._closing, self._parts, self._readings)
         times = [self._links.keep_alive(now), *(part.next_deadline() for part in waiting)]
         return min((t for t in times if t is not None), default=None)
 
@@ -333,10 +363,37 @@ class MasterDriver:
             **vars(self._progress.totals()),
         )
 
+    @property
+    def store(self) -> Store:
+        """Where the checkpoints are kept."""
+        return self._ports.store
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the attempt that was deployed last, or is being deployed. May be asked for on any thread."""
+        return self._deployment.plan
+
     def checkpoints(self) -> tuple[CheckpointDetails, ...]:
         """The checkpoints that the coordinator remembers, newest first, with the part of each subtask. Belongs to the
         loop's thread."""
         return self._decisions.coordinator.details()
+
+    def facts(self) -> JobFacts:
+        """Everything that is known about the job, frozen. Belongs to the loop's thread."""
+        lifecycle, registered, progress = self._decisions.lifecycle, self._links.registered, self._progress
+        slots = progress.slot_facts(lifecycle.slots, registered, spare=False)
+        slots += progress.slot_facts(lifecycle.spares, registered, spare=True)
+        return JobFacts(
+            now=self._ports.clock.now(),
+            view=self.view(),
+            plan=self._deployment.plan,
+            checkpoints=self.checkpoints(),
+            entered=dict(progress.chronicle.entered),
+            attempts=tuple(progress.chronicle.attempts),
+            tasks=dict(progress.chronicle.tasks),
+            rescales=tuple(progress.chronicle.rescales),
+            slots=tuple(slots),
+        )
 
     # --- what goes wrong -----------------------------------------------------------------
 

@@ -1,10 +1,12 @@
-"""What runs for a job on the driver, beside the master: operator coordinators, hooks and watermark groups."""
+"""What runs for a job on the driver, beside the master: operator coordinators, hooks, watermark groups, and the end of
+sources that nothing needs any more."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from penstock.core.ids import Instant
+from penstock.runtime.full_steps import UnneededSources
 from penstock.runtime.master.alignment import GroupTimes
 from penstock.runtime.master.hook_calls import MasterHooks
 from penstock.runtime.master.operator_coordinators.of_job import OperatorCoordinators
@@ -19,11 +21,13 @@ class DriverParts:
     hooks: MasterHooks
     saved: SavedResults
     groups: GroupTimes
+    unneeded: UnneededSources
 
     def leave_attempt(self) -> None:
         """The attempt is over."""
         self.saved.attempt_over()
         self.groups.stop()
+        self.unneeded.stop()
         self.hooks.stop()
         self.coordinators.stop()
 

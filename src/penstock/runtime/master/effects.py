@@ -53,6 +53,7 @@ from penstock.runtime.master.hook_calls import MasterHooks
 from penstock.runtime.master.job_storage import JobStorage
 from penstock.runtime.master.landed_inputs import LandedInputs
 from penstock.runtime.master.operator_coordinators.of_job import OperatorCoordinators
+from penstock.runtime.master.readings import Readings
 from penstock.runtime.master.saved_results import SavedResults
 from penstock.runtime.master.savepoint_folders import check_savepoint_files, make_savepoint_folder
 from penstock.runtime.task.operators.user_code import one_line
@@ -97,6 +98,7 @@ class CheckpointEffects:
     ) -> None:
         """`inputs` are the DataFrames that were landed for the job, and `saved` are the results that sinks prepared:
         savepoints may need both. `when_safe` is as in `MasterPorts`."""
+        self.readings = Readings()
         self._job = storage.job
         self._storage = storage
         self._store = storage.store
@@ -300,6 +302,10 @@ class CheckpointEffects:
         self._storage.submit(record, done)
 
     def _delete_files(self, effect: DeleteFiles) -> None:
+        if not self.readings.postponed(effect, partial(self._delete_now, effect)):
+            self._delete_now(effect)
+
+    def _delete_now(self, effect: DeleteFiles) -> None:
         def delete() -> str | None:
             store = self._store if effect.root is None else self._store.at(effect.root)
             if effect.folder is None:

@@ -32,6 +32,7 @@ from penstock.core.messages import (
     Ready,
     Register,
     SplitsRead,
+    StepFull,
     TaskFailed,
     TaskFinished,
     TasksLoading,
@@ -39,7 +40,7 @@ from penstock.core.messages import (
     WantsToEnd,
     WorkerLog,
 )
-from penstock.runtime import worker_logs
+from penstock.runtime.full_steps import UnneededSources
 from penstock.runtime.master.alignment import GroupTimes
 from penstock.runtime.master.closing import Closing
 from penstock.runtime.master.decisions import Decisions
@@ -58,6 +59,7 @@ class Hearing:
         deployment: Deployment,
         coordinators: OperatorCoordinators,
         groups: GroupTimes,
+        unneeded: UnneededSources,
         progress: JobProgress,
         closing: Closing,
     ) -> None:
@@ -65,6 +67,7 @@ class Hearing:
         self._deployment = deployment
         self._coordinators = coordinators
         self._groups = groups
+        self._unneeded = unneeded
         self._progress = progress
         self._closing = closing
 
@@ -77,7 +80,7 @@ class Hearing:
                     f"the registration of {message.slot} came to a part that hears registered slots only"
                 )
             case WorkerLog():
-                worker_logs.tell(message)
+                self._progress.said(message)
             case LoopStuck():
                 feed_job(self._progress.slot_stuck(message, self._decisions.now))
             case TasksLoading():
@@ -99,6 +102,7 @@ class Hearing:
                 # coordinator is not told.
                 if not self._closing.is_decided:
                     feed_coordinator(TaskEnded(task=message.task, epoch=message.epoch))
+                self._progress.chronicle.task_ended(message.task, self._decisions.now)
                 feed_job(TaskDone(task=message.task, epoch=message.epoch))
             case Acknowledge():
                 feed_coordinator(Acknowledged(message=message))
@@ -108,7 +112,7 @@ class Hearing:
                 feed_coordinator(BarrierPassed(task=message.task, epoch=message.epoch, checkpoint=message.checkpoint))
             case OperatorEventTaken():
                 self._coordinators.taken(message)
-            case SplitsRead() | CatchingUp() | EventTimeReached():
+            case SplitsRead() | CatchingUp() | EventTimeReached() | StepFull():
                 self._on_reading(message)
             case Leaving():
                 pass
@@ -121,13 +125,14 @@ class Hearing:
 
     def _on_heartbeat(self, message: Heartbeat) -> None:
         self._progress.slot_turns(message.slot, self._decisions.now)
+        self._progress.process_is(message.slot, message.process)
         self._decisions.feed_job(SlotTurned(slot=message.slot))
         # A slot that was replaced may still live, and report on tasks that another slot runs by now.
         if message.epoch == self._deployment.attempt and message.slot in self._decisions.lifecycle.slots:
             self._progress.heard(message.metrics)
 
-    def _on_reading(self, message: SplitsRead | CatchingUp | EventTimeReached) -> None:
-        """A subtask of a source says how far it has come."""
+    def _on_reading(self, message: SplitsRead | CatchingUp | EventTimeReached | StepFull) -> None:
+        """A subtask of a source says how far it has come, or a step that it needs nothing more of its sources."""
         match message:
             case SplitsRead():
                 if message.epoch == self._decisions.lifecycle.epoch:
@@ -139,6 +144,8 @@ class Hearing:
                 self._decisions.feed_coordinator(told)
             case EventTimeReached():
                 self._groups.heard(message)
+            case StepFull():
+                self._unneeded.heard(message)
             case _:
                 assert_never(message)
 

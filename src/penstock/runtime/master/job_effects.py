@@ -28,6 +28,7 @@ from penstock.core.job.events import (
     TellPeerGone,
 )
 from penstock.core.messages import CancelTasks, PeerAlive, PeerGone
+from penstock.runtime.master.chronicle import OF_ATTEMPTS
 from penstock.runtime.master.closing import Closing
 from penstock.runtime.master.decisions import Decisions
 from penstock.runtime.master.deployment import Deployment
@@ -63,6 +64,7 @@ class JobEffects:
 
     def perform(self, effect: JobEffect) -> None:
         """Perform one effect."""
+        self._write_down(effect)
         match effect:
             case StartSlot():
                 self._links.start(effect.slot)
@@ -106,6 +108,13 @@ class JobEffects:
                 self._closing.slots_left(effect)
             case _:
                 assert_never(effect)
+
+    def _write_down(self, effect: JobEffect) -> None:
+        chronicle, now = self._progress.chronicle, self._decisions.now
+        if isinstance(effect, RunTasks):
+            chronicle.run(effect, now, restored=self._deployment.restored_id)
+        elif isinstance(effect, OF_ATTEMPTS):
+            chronicle.saw(effect, now, rows_read=self._progress.totals().rows_read)
 
     def _leave_attempt(self) -> None:
         self._deployment.give_up()

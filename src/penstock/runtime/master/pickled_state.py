@@ -18,10 +18,13 @@ from penstock.api.aggregate_kinds.description import Aggregate, SavedAggregate
 from penstock.api.state import StateKind
 from penstock.api.state_declarations import declared_states
 from penstock.api.steps import (
+    REQUESTS,
+    WAITING,
     AsyncMapStep,
     CombineStep,
     DeduplicateStep,
     KeyedProcessStep,
+    PatternStep,
     ProcessStep,
     ReadStep,
     RunningCombineStep,
@@ -33,11 +36,9 @@ from penstock.core.errors import UsageError
 from penstock.core.messages import OperatorState
 from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.plan.graph import Plan
-from penstock.runtime.task.operators.async_map import REQUESTS
 from penstock.runtime.task.operators.join_snapshot import is_join
 from penstock.runtime.task.operators.passed_times import PASSED
 from penstock.runtime.task.operators.running_files import RunningSnapshot, is_running_index
-from penstock.runtime.task.operators.waiting import WAITING
 from penstock.runtime.task.operators.window_table import is_window, read_file
 from penstock.state.backend import StateReader
 from penstock.state.format import CanonicalFile, is_canonical
@@ -86,7 +87,7 @@ def _lists_as_they_are(step: object) -> list[tuple[StateKind, str]]:
     read as Arrow data. How far event time has come is read as numbers."""
     if isinstance(step, AsyncMapStep):
         return [(StateKind.UNION_LIST, REQUESTS), (StateKind.SPLIT_LIST, REQUESTS)]
-    if isinstance(step, DeduplicateStep):
+    if isinstance(step, DeduplicateStep | PatternStep):
         return [(StateKind.UNION_LIST, PASSED)]
     if not isinstance(step, ProcessStep | KeyedProcessStep):
         return []

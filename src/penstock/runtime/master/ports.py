@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from penstock.api.hooks import CheckpointHook
+from penstock.core.messages import WorkerLog
 from penstock.ports import Background, Clock, JobRecords, Slots, Store, Transport
 from penstock.runtime.pulse import NOWHERE, Whereabouts
 
@@ -28,6 +29,8 @@ class MasterPorts:
     argument is a name for the thread of the background. None: all of them use the background of the master."""
     whereabouts: Callable[[], Whereabouts] = lambda: NOWHERE
     """Tells where the loop is. Called from a thread beside the loop."""
+    lines: Callable[[WorkerLog], None] = lambda _: None
+    """Keeps what slots log and print, for those who ask."""
     hooks: Mapping[str, CheckpointHook] = field(default_factory=dict)
     """The hooks that the plan names."""
     is_run: bool = False

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.core.ids import Instant, JobId, SlotId, TaskId
 from penstock.core.job.events import AttemptEnded, FailureCause, RegionEnded, SlotLoading, SlotMute, SlotStuck
 from penstock.core.job.stuck import Stuckness
-from penstock.core.messages import LoopStuck, TaskFailed, TasksLoading
+from penstock.core.messages import LoopStuck, Register, TaskFailed, TasksLoading, WorkerLog
 from penstock.plan.graph import Plan
+from penstock.runtime import worker_logs
+from penstock.runtime.facts import SlotFacts
+from penstock.runtime.master.chronicle import Chronicle
 from penstock.runtime.pulse import Stuck
-from penstock.runtime.views import FailureView, StuckView, failure_view, place_of
+from penstock.runtime.views import FailureView, StuckView, failure_view, place_of, slot_view
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +41,18 @@ class Totals:
 class JobProgress:
     """Collects the reports of slots, one attempt after another."""
 
-    def __init__(self, job: JobId, plan: Plan, *, stuck_after_ms: int = 0) -> None:
-        """A mute slot is shown as stuck when its loop has not turned for `stuck_after_ms`."""
+    def __init__(
+        self,
+        job: JobId,
+        plan: Plan,
+        *,
+        stuck_after_ms: int = 0,
+        lines: Callable[[WorkerLog], None] = lambda _: None,
+    ) -> None:
+        """A mute slot is shown as stuck when its loop has not turned for `stuck_after_ms`. `lines` keeps what slots log
+        and print, for those who ask."""
         self._job = job
+        self._lines = lines
         self._stuck_after_ms = stuck_after_ms
         self._plan = plan
         """The plan of the attempt that the metrics belong to."""
@@ -56,6 +68,8 @@ class JobProgress:
         self._mute: set[SlotId] = set()
         self._turned: dict[SlotId, Instant] = {}
         """When the loop of each slot turned last, as far as is known."""
+        self._processes: dict[SlotId, dict[str, float]] = {}
+        self.chronicle = Chronicle()
 
     def slot_stuck(self, message: LoopStuck, now: Instant) -> SlotStuck:
         """The loop of a slot does not turn. Returns the event for the job's lifecycle."""
@@ -115,6 +129,11 @@ class JobProgress:
         text = "slot %d of job %s has been restoring its tasks for %.1f s, and its process lives; %s:\n%s"
         log.warning(text, slot.number, self._job, told.loading_ms / 1_000, where, told.stack or "(no stack)")
 
+    def said(self, message: WorkerLog) -> None:
+        """A slot hands over what its code has logged and printed."""
+        worker_logs.tell(message, self._job)
+        self._lines(message)
+
     def slot_turns(self, slot: SlotId, now: Instant) -> None:
         """The loop of a slot turns."""
         self._turned[slot] = now
@@ -126,6 +145,7 @@ class JobProgress:
         known = tuple(slots)
         self._mute.intersection_update(known)
         self._turned = {slot: self._turned[slot] for slot in known if slot in self._turned}
+        self._processes = {slot: self._processes[slot] for slot in known if slot in self._processes}
         self._stuck = {slot: self._stuck[slot] for slot in known if slot in self._stuck}
         return tuple(self._stuck.values())
 
@@ -146,6 +166,31 @@ class JobProgress:
     def tell_turning(self, slot: SlotId) -> None:
         """Log that a slot is not stuck any more."""
         log.warning("slot %d of job %s goes on: the code that it was in has returned", slot.number, self._job)
+
+    def process_is(self, slot: SlotId, process: dict[str, float]) -> None:
+        """A slot has told the memory and the processor time of its process."""
+        self._processes[slot] = process
+
+    def slot_facts(
+        self, slots: Iterable[SlotId], registered: Mapping[SlotId, Register], *, spare: bool
+    ) -> list[SlotFacts]:
+        """What these slots have told about themselves."""
+        found = []
+        for slot in slots:
+            seen = slot_view(slot, registered.get(slot))
+            found.append(
+                SlotFacts(
+                    number=seen.number,
+                    incarnation=seen.incarnation,
+                    name=str(slot),
+                    host=seen.host,
+                    pid=seen.pid,
+                    spare=spare,
+                    heard=self._turned.get(slot),
+                    process=self._processes.get(slot, {}),
+                )
+            )
+        return found
 
     def heard(self, metrics: dict[str, dict[str, float]]) -> None:
         """A slot has reported running totals of its tasks, in the attempt that was deployed last."""

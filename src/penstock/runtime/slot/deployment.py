@@ -154,6 +154,7 @@ def _build_chain(
             splits_read=partial(host.splits_read, task, operator),
             catching_up=partial(host.catching_up, task, operator),
             event_time_reached=partial(host.event_time_reached, task),
+            is_full=partial(host.step_full, task, operator),
             state=deployment.settings.state,
             calls=host.calls,
             make_backend=deployment.make_backend,

@@ -26,6 +26,7 @@ from penstock.core.messages import (
     CancelTasks,
     Decline,
     Deploy,
+    EndData,
     GroupTime,
     Heartbeat,
     Leave,
@@ -108,7 +109,7 @@ class SlotDriver:
             report=self._report_stuck,
         )
         self._loading = Loading(slot, settings.slot, ports.load_whereabouts)
-        self._tasks = SlotTasks(slot)
+        self._tasks = SlotTasks(slot, ports.clock.precise_ms)
         self._peers = Peers(slot, address, self._links)
         self._exchange = Exchange(slot, links=self._links, peers=self._peers, tasks=self._tasks, guard=self._guard)
         self._host = SlotTaskHost(
@@ -139,9 +140,11 @@ class SlotDriver:
             return None
         if self._master.is_silent(now):
             self._leave(f"the slot heard nothing from the master for {self._settings.slot.heartbeat_timeout_ms} ms")
-        busy = self._work()
+        busy, meter = self._work(), self._tasks.meter
         for task in self._tasks.named():
             self._guard(task, task.tick, now)
+            meter.spent(task)
+        meter.look(self._tasks.by_id.values())
         deadlines = [self._heartbeat(now), self._links.keep_alive(now)]
         if busy or any(task.wants_step for task in self._tasks.by_id.values()):
             return now
@@ -167,8 +170,8 @@ class SlotDriver:
     def _work(self) -> bool:
         """Let the tasks make steps, in rounds, until no task has anything to do or the turn has lasted long enough.
         Returns whether a task made a step in the last round."""
-        clock, now, max_rows = self._ports.clock, self._host.time, self._settings.source_batch_rows
-        until = clock.precise_ms() + TURN_BUDGET_MS
+        meter, now, max_rows = self._tasks.meter, self._host.time, self._settings.source_batch_rows
+        until = meter.begin() + TURN_BUDGET_MS
         did = False
         for _ in range(STEPS_PER_TURN):
             did = False
@@ -176,7 +179,8 @@ class SlotDriver:
             for task in reversed(list(self._tasks.by_id.values())):
                 if self._guard(task, task.step, now, max_rows):
                     did = True
-            if not did or clock.precise_ms() >= until:
+                    meter.spent(task)
+            if not did or meter.at_ms >= until:
                 break
         return did
 
@@ -245,7 +249,8 @@ class SlotDriver:
 
     def _tell_totals(self, tasks: Sequence[Task]) -> None:
         metrics = {str(task.task): task.metrics() for task in tasks}
-        self._tell(Heartbeat(slot=self.slot, epoch=self._tasks.epoch, metrics=metrics))
+        process = self._ports.process()
+        self._tell(Heartbeat(slot=self.slot, epoch=self._tasks.epoch, metrics=metrics, process=process))
 
     def _tell_last(self, tasks: Sequence[Task]) -> None:
         """Tell what tasks have done that end: what they have logged and printed must not be left behind."""
@@ -258,8 +263,8 @@ class SlotDriver:
         self._hand_on_logs()
 
     def _hand_on_logs(self) -> None:
-        logged = None if self._ports.logs is None else self._ports.logs.take(self.slot)
-        if logged is not None:
+        logs = self._ports.logs
+        while logs is not None and (logged := logs.take(self.slot)) is not None:
             self._tell(logged)
 
     def _on_packet(self, peer: str, packet: Packet) -> None:
@@ -315,6 +320,8 @@ class SlotDriver:
                 self._take_event(message)
             case GroupTime():
                 self._with_task(message.task, message.epoch, lambda t: t.group_time(message.time_us, self._host.time))
+            case EndData():
+                self._with_task(message.task, message.epoch, lambda t: t.end_data())
             case Leave():
                 self._drop_tasks()
                 self._hand_on_logs()

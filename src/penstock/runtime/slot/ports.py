@@ -25,6 +25,8 @@ class SlotPorts:
     """Says where the loop is. Called from a thread beside the loop."""
     load_whereabouts: Callable[[], Whereabouts] = lambda: NOWHERE
     """Says where the thread of `background` is. Called from the loop."""
+    process: Callable[[], dict[str, float]] = dict
+    """Memory and processor time of the process, by name."""
     logs: WorkerLogs | None = None
     """Keeps what code in the process logs until the slot sends it to the master. None: nothing is sent."""
     owns_process: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.core.elements import Barrier
-from penstock.core.ids import CheckpointId, Instant, JobId, OperatorId, SlotId, TaskId
+from penstock.core.ids import ChannelIndex, CheckpointId, Instant, JobId, OperatorId, SlotId, TaskId
 from penstock.core.messages import (
     Acknowledge,
     BarrierTaken,
@@ -15,6 +15,7 @@ from penstock.core.messages import (
     EventTimeReached,
     SnapshotMetrics,
     SplitsRead,
+    StepFull,
     SubtaskState,
     TaskFinished,
     WantsToEnd,
@@ -149,6 +150,8 @@ class SlotTaskHost:
             bytes_persisted=effect.bytes_persisted,
             checkpointed_bytes=effect.checkpointed_bytes,
             unaligned=effect.metrics.unaligned,
+            waited_for=self._waited_for(task, effect.metrics.last_channel),
+            rows_in=effect.metrics.rows_in,
         )
         self._tell(
             Acknowledge(
@@ -160,6 +163,14 @@ class SlotTaskHost:
                 metrics=metrics,
             )
         )
+
+    def _waited_for(self, task: TaskId, channel: ChannelIndex | None) -> TaskId | None:
+        """The task at the sending end of a channel of this task."""
+        found = self._tasks.by_id.get(task)
+        if channel is None or found is None:
+            return None
+        key = found.gate.channels[channel].key
+        return TaskId(self._tasks.plan.edges[key.edge].upstream, key.upstream)
 
     def decline(self, task: TaskId, effect: DeclineSnapshot) -> None:
         """Tell the master that the task does not take part in the checkpoint, and why."""
@@ -199,6 +210,10 @@ class SlotTaskHost:
     def event_time_reached(self, task: TaskId, time_us: int | None) -> None:
         """Tell the watermark group of the task how far the reader of the task has come."""
         self._tell(EventTimeReached(epoch=self._tasks.attempts.of(task), task=task, time_us=time_us))
+
+    def step_full(self, task: TaskId, operator: OperatorId) -> None:
+        """Tell the master that a step of the task takes no more records."""
+        self._tell(StepFull(epoch=self._tasks.attempts.of(task), task=task, operator=operator))
 
     def catching_up(self, task: TaskId, operator: OperatorId, is_behind: bool) -> None:  # noqa: FBT001
         """Tell the master whether the source of the task is behind."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import cloudpickle
 
@@ -14,6 +14,7 @@ from penstock.plan.graph import Plan
 from penstock.runtime.slot.attempts import Attempts
 from penstock.runtime.slot.deployment import edge_schemas
 from penstock.runtime.task.channels import ChannelKey
+from penstock.runtime.task.meter import LoopMeter
 from penstock.runtime.task.subtask import Task
 from penstock.wire.codec import BatchCodec
 
@@ -21,7 +22,7 @@ from penstock.wire.codec import BatchCodec
 class SlotTasks:
     """The tasks of one slot. A task is added when it is deployed, and removed when it is dropped."""
 
-    def __init__(self, slot: SlotId) -> None:
+    def __init__(self, slot: SlotId, clock_ms: Callable[[], float]) -> None:
         self._slot = slot
         self.epoch = Epoch(0)
         """The epoch of the whole attempt and of the links. Tasks of a region that was restarted alone have a later
@@ -36,6 +37,8 @@ class SlotTasks:
         """The task that has the receiving end of each channel."""
         self.writers: dict[ChannelKey, Task] = {}
         """The task that has the sending end of each channel."""
+        self.meter = LoopMeter(clock_ms)
+        """Accounts for the time of the tasks."""
         self.codecs: dict[int, BatchCodec] = {}
         """The codec for the batches of each edge, by the number of the edge."""
 

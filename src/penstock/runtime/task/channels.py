@@ -57,6 +57,8 @@ class Subpartition:
         self._end_sent = False
         self.is_taken = False
         """Whether the receiving end has processed all data, the end of the data included."""
+        self.bytes_added = 0
+        """The bytes of all batches that were ever queued."""
         self._queue: OutputQueue[pa.RecordBatch] = OutputQueue()
 
     @property
@@ -82,6 +84,7 @@ class Subpartition:
             self.add_batch(batch.slice(start, rows))
 
     def _append(self, batch: pa.RecordBatch, size: int) -> None:
+        self.bytes_added += size
         # A batch that cannot be cut may be larger than the window. Such a batch costs the whole window, and not more.
         self._queue.add_data(batch, max(1, min(size, self._credit.window_bytes)))
 
@@ -264,6 +267,11 @@ class InputGate:
         for key, batches in restored.items():
             for batch in batches:
                 self.push(key, batch, 0)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How many bytes wait to be read on all channels together, for people to look at."""
+        return sum(cost for channel in self.channels for _, cost, _ in channel.queue)
 
     @property
     def is_drained(self) -> bool:

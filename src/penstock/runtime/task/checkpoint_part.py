@@ -6,10 +6,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import assert_never
 
+import msgspec
+
 from penstock.core.barrier.events import (
     AbortSnapshot,
     AllBarriersIn,
     BarrierAnnounced,
+    BarrierReceived,
     BlockChannel,
     CorruptInput,
     HandlerEffect,
@@ -133,7 +136,8 @@ class CheckpointPart:
 
     def feed(self, event: HandlerEvent, now: Instant) -> None:
         """Feed an event to the barrier handler, and perform the effects."""
-        self._perform_handler(self.handler.handle(event, now), now)
+        arrived = event.channel if isinstance(event, BarrierReceived) and len(self._gate.channels) > 1 else None
+        self._perform_handler(self.handler.handle(event, now), now, arrived)
         self._admission.look_for_barriers(are_due=self.handler.pending is not None)
 
     def _announced(self, index: ChannelIndex, barrier: Barrier, number: int) -> None:
@@ -142,7 +146,8 @@ class CheckpointPart:
             now = self._host.now()
             self.feed(BarrierAnnounced(channel=index, barrier=barrier, sequence=number), now)
 
-    def _perform_handler(self, effects: list[HandlerEffect], now: Instant) -> None:
+    def _perform_handler(self, effects: list[HandlerEffect], now: Instant, arrived: ChannelIndex | None) -> None:
+        """`arrived` is the channel whose barrier has come, if the task may have waited for other channels."""
         for effect in effects:
             match effect:
                 case BlockChannel():
@@ -150,11 +155,13 @@ class CheckpointPart:
                 case ResumeChannel():
                     self._gate.resume(effect.channel)
                 case TriggerSnapshot():
-                    self.snapshot_due(SnapshotDue(barrier=effect.barrier, metrics=effect.metrics), now)
+                    metrics = msgspec.structs.replace(effect.metrics, last_channel=arrived)
+                    self.snapshot_due(SnapshotDue(barrier=effect.barrier, metrics=metrics), now)
                 case AbortSnapshot():
                     self.decide(SnapshotImpossible(checkpoint=effect.checkpoint, reason=effect.reason), now)
                 case AllBarriersIn():
-                    self.decide(InputStateComplete(checkpoint=effect.checkpoint, metrics=effect.metrics), now)
+                    metrics = msgspec.structs.replace(effect.metrics, last_channel=arrived)
+                    self.decide(InputStateComplete(checkpoint=effect.checkpoint, metrics=metrics), now)
                 case CorruptInput():
                     raise MalformedMessage(f"the input of {self._task} is corrupt: {effect.text}")
                 case PrioritizeBarrier():

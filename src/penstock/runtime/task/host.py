@@ -57,6 +57,10 @@ class TaskHost(SnapshotHost, Protocol):
         """Tell the watermark group of the task how far the reader of the task has come."""
         ...
 
+    def step_full(self, task: TaskId, operator: OperatorId) -> None:
+        """Tell the master that a step of the task takes no more records."""
+        ...
+
     def catching_up(self, task: TaskId, operator: OperatorId, is_behind: bool) -> None:  # noqa: FBT001
         """Tell the master whether the source of the task is behind."""
         ...

@@ -205,6 +205,11 @@ class TaskOutputs:
         """How many bytes wait to be sent on all channels together, for people to look at."""
         return sum(s.queued_bytes for s in self._all)
 
+    @property
+    def bytes_out(self) -> int:
+        """The bytes of all batches that were ever queued on a channel, for people to look at."""
+        return sum(s.bytes_added for s in self._all)
+
     def flush(self) -> None:
         """Send everything that the credit of every channel allows."""
         for subpartition in self._all:

@@ -25,11 +25,16 @@ class SourcePolling:
         self._source = source
         self._induced = InducedCheckpoints(first_checkpoint) if source.induces else None
         self._alignment = chain.alignment
+        self._is_unneeded = False
+        """Whether nothing needs the records of the source any more."""
         self.at: Instant | None = None
         """When to ask the source again, if the source had nothing to give; None: ask at once."""
 
     def next(self, max_rows: int, now: Instant) -> pa.RecordBatch | Barrier | End | None:
         """Ask the source, if it is time to ask. Returns None if nothing comes yet."""
+        if self._is_unneeded:
+            self._source.leave_off()
+            return End()
         if self.at is not None and now < self.at:
             return None
         if self._induced is not None:
@@ -64,10 +69,16 @@ class SourcePolling:
         """The source may have something to give: ask at once."""
         self.at = None
 
+    def end(self) -> None:
+        """Nothing needs the records of the source any more: its data ends at once, wherever the source stands."""
+        self._is_unneeded, self.at = True, None
+
     @property
     def must_wait(self) -> bool:
         """Whether the source must not be asked before a message has come: the data is at a mark whose trigger has not
         come, or the source is too far ahead of its watermark group."""
+        if self._is_unneeded:
+            return False
         if self._alignment is not None and self._alignment.is_held:
             return True
         return self._induced is not None and self._induced.awaits_trigger

@@ -3,6 +3,10 @@
 Rows are cut before they are handed to an operator: `Slices` learns how many rows take a few milliseconds. Timers that
 are due, results of windows and rows that a function yields cannot be cut from outside. The operator cuts them as
 `Work`: the work stops when the `Slice` of the chain is over, and goes on with `Work.go_on`.
+
+An operator that computes with many rows at once looks at the clock between two *portions* of rows only. What a row
+costs is not known before: the state of a key may be a number or a list of a million records. So `portions` learn, too,
+how many rows an operator may take at once.
 """
 
 from __future__ import annotations
@@ -17,16 +21,19 @@ FIRST_ROWS = 16
 """The rows of the first slice. Few, because every attempt begins with a first slice, and a barrier may wait behind
 it."""
 LEAST_ROWS = 1
+PORTION_MS = 15.0
+"""How long a portion should take. Longer than a slice, because a portion of few rows costs more for each row."""
+FIRST_PORTION = 1_024
 MOST_ROWS = 65_536
 
 
 class Slices:
     """Learns how many rows a task's functions process in `slice_ms`."""
 
-    def __init__(self, slice_ms: float = SLICE_MS, most: int = MOST_ROWS) -> None:
+    def __init__(self, slice_ms: float = SLICE_MS, most: int = MOST_ROWS, first: int = FIRST_ROWS) -> None:
         self._slice_ms = slice_ms
         self._most = most
-        self.rows = min(FIRST_ROWS, most)
+        self.rows = min(first, most)
 
     def cut(self, batch: pa.RecordBatch, cost: int) -> tuple[pa.RecordBatch, pa.RecordBatch, int]:
         """The next slice, the rest, and the share of the cost that the rest keeps."""
@@ -34,11 +41,16 @@ class Slices:
 
     def took(self, rows: int, took_ms: float) -> None:
         """Learn from `rows` rows that took `took_ms`. The size of a slice changes by a factor of two at most, because
-        one slow row proves nothing."""
-        if rows < self.rows // 2 or took_ms <= 0:
+        one slow row proves nothing. Few rows that were quick prove nothing either; few rows that were slow do."""
+        if took_ms <= 0 or (rows < self.rows // 2 and took_ms <= self._slice_ms):
             return
         wanted = int(rows * self._slice_ms / took_ms)
         self.rows = max(LEAST_ROWS, self.rows // 2, min(wanted, self.rows * 2, self._most))
+
+
+def portions(most: int) -> Slices:
+    """Learns how many rows an operator may take at once, `most` at most."""
+    return Slices(PORTION_MS, most, FIRST_PORTION)
 
 
 def cut(batch: pa.RecordBatch, rows: int, cost: int) -> tuple[pa.RecordBatch, pa.RecordBatch, int]:

@@ -12,7 +12,6 @@ notifications, and never see batches.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import assert_never
 
 import pyarrow as pa
@@ -55,22 +54,13 @@ from penstock.runtime.task.channels import InputGate
 from penstock.runtime.task.checkpoint_part import CheckpointPart
 from penstock.runtime.task.host import TaskHost
 from penstock.runtime.task.inflight import ChannelReader
+from penstock.runtime.task.meter import TaskCounters
 from penstock.runtime.task.operators.async_map import AsyncMapOperator
 from penstock.runtime.task.outputs import TaskOutputs
 from penstock.runtime.task.polling import SourcePolling
 from penstock.runtime.task.restored import Restored
 from penstock.runtime.task.slices import cut
 from penstock.runtime.task.watermarks import WatermarkValve
-
-
-@dataclass(slots=True)
-class TaskCounters:
-    """Running totals for people to look at."""
-
-    batches_in: int = 0
-    rows_in: int = 0
-    watermark_us: int | None = None
-    """How far event time has come; None if no watermark has come."""
 
 
 class Task:
@@ -169,14 +159,22 @@ class Task:
 
     def metrics(self) -> dict[str, float]:
         """Running totals, by name."""
+        counters = self.counters
         found: dict[str, float] = {
-            "rows_in": self.counters.rows_in,
-            "batches_in": self.counters.batches_in,
+            "rows_in": counters.rows_in,
+            "batches_in": counters.batches_in,
+            "bytes_in": counters.bytes_in,
             "rows_out": self.outputs.rows_out,
+            "bytes_out": self.outputs.bytes_out,
             "queued_bytes": self.outputs.queued_bytes,
+            "waiting_bytes": self.gate.waiting_bytes,
+            "busy_ms": counters.busy_ms,
+            "waiting_ms": counters.waiting_ms,
+            "blocked_ms": counters.blocked_ms,
+            "idle_ms": counters.idle_ms,
         }
-        if self.counters.watermark_us is not None:
-            found["watermark_us"] = self.counters.watermark_us
+        if counters.watermark_us is not None:
+            found["watermark_us"] = counters.watermark_us
         for operator in self.chain.operators:
             found.update(operator.metrics())
         return found
@@ -185,6 +183,11 @@ class Task:
     def is_alive(self) -> bool:
         """Whether the task is not over. A task that is over hears nothing."""
         return not self._life.state.is_over
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the task may make more output."""
+        return self.outputs.has_room
 
     @property
     def is_active(self) -> bool:
@@ -327,6 +330,7 @@ class Task:
             self.gate.give_back(index, rest, left)
             cost -= left
         channel = self.gate.channels[index]
+        self.counters.bytes_in += cost
         self._run_chain(batch, channel.input_number)
         channel.consumed(cost)
         if self._admission.holds_back:
@@ -490,7 +494,7 @@ class Task:
         if barrier.options.synchronous and self._life.state.reads:
             # The savepoint ends the task: no data is read after the savepoint.
             self._finish_data(now, drain=barrier.options.drain, stopped=True)
-        metrics = AlignmentMetrics(start_delay_ms=max(0, now - barrier.timestamp))
+        metrics = AlignmentMetrics(start_delay_ms=max(0, now - barrier.timestamp), rows_in=self.counters.rows_in)
         self._part.snapshot_due(SnapshotDue(barrier=barrier, metrics=metrics), now)
 
     def notify(self, event: CompletionNotified | AbortNotified, now: Instant) -> None:
@@ -508,6 +512,11 @@ class Task:
         """The watermark group of the task has come so far."""
         if self._polling is not None and self._life.state.reads:
             self._polling.group_time(time_us, now)
+
+    def end_data(self) -> None:
+        """Nothing needs the records of the source any more: the source is not read again, and its data has ended."""
+        if self._polling is not None:
+            self._polling.end()
 
     def handle_event(self, operator: OperatorId, event: bytes) -> None:
         """Hand an event of an operator coordinator to its operator. Must be called only while the task `is_alive`."""

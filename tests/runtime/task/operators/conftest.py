@@ -115,6 +115,8 @@ class Rig:
         self.files = files if files is not None else MemoryFiles()
         self.background = QueuedBackground()
         self.failures = []
+        self.full = 0
+        """How often the operator has told that it is full."""
         self.time = Instant(now)
         self.context = OperatorContext(
             job=JobId("job"),
@@ -131,6 +133,7 @@ class Rig:
             fresh=restored is None,
             reader=self.files,
             fail=self.failures.append,
+            is_full=self._count_full,
             state=state or StateSettings(),
             calls=calls,
             runs=RunOptions(limits=limits or RunLimits()),
@@ -139,6 +142,9 @@ class Rig:
         self.operator.load(self.context)
         self.operator.sides = self.sides
         self.operator.open(self.context, self.output)
+
+    def _count_full(self):
+        self.full += 1
 
     def tick(self, now):
         """Processing time has come to `now`."""

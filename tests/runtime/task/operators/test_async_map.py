@@ -376,7 +376,9 @@ def test_rows_of_other_columns_are_refused_with_what_to_do(asking, rig):
         keys=(),
         schema=SCHEMA,
     )
-    with pytest.raises(UsageError, match=r"asked about rows of n: int64 .* have m: string") as caught:
+    with pytest.raises(
+        UsageError, match=r"have the columns n: int64, and its rows have m: string in this program"
+    ) as caught:
         rig(changed, calls=Calls(), restored=[state])
     assert "stop it with drain" in caught.value.hint
 

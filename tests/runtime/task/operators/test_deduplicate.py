@@ -11,6 +11,7 @@ import pytest
 from state_rig import LOCAL_DIRECTORY
 
 from penstock.api.changelog import with_row_kind
+from penstock.api.join_steps import moved
 from penstock.api.steps import LATE, DeduplicateStep, LateRecords
 from penstock.core.elements import MAX_WATERMARK
 from penstock.core.errors import CorruptFile
@@ -250,3 +251,65 @@ def test_how_far_event_time_had_come_must_be_readable(rig):
     state = made.snapshot(1)
     with pytest.raises(CorruptFile, match="how far the event time of 'the step' had come"):
         rig(step(), restored=[type(state)(operator=state.operator, union_lists={PASSED: (b"x",)})])
+
+
+@pytest.mark.parametrize("keeps_last", [False, True])
+def test_a_key_with_as_many_groups_as_records_takes_few_turns(rig, monkeypatch, keeps_last):
+    """Each turn looks at all records that are left: a turn for each group would take the square of the records."""
+    turns = []
+    monkeypatch.setattr(deduplicate, "moved", lambda times, by: turns.append(by) or moved(times, by))
+    made = rig(step(keeps_last=keeps_last, within_us=1))
+    found = feed(made, batch([("a", 10 * number) for number in range(2_000)]))
+    assert len({microseconds(row) for row in found}) == 2_000
+    assert len(turns) < 100
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_keys_with_many_groups_have_the_groups_of_the_model(rig, seed):
+    chance, model = random.Random(seed), Model(within_us=3)
+    made = rig(step(within_us=3))
+    for _ in range(3):
+        rows = [(chance.choice("abc"), chance.randrange(1_000)) for _ in range(400)]
+        given = batch(rows)
+        begins = [model.take(key, time, number) for number, (key, time) in enumerate(rows)]
+        assert passed(feed(made, given)) == [row for row, is_first in zip(rows, begins, strict=True) if is_first]
+
+
+def test_records_that_are_slow_to_look_up_are_looked_up_a_few_at_a_time(rig, monkeypatch):
+    now_ms = [0.0]
+    made = rig(step())
+    made.operator.slice.run_by(lambda: now_ms[0], 65_536)
+    look_up, sizes = made.operator._look_up, []
+
+    def slow(store, part):
+        sizes.append(part.num_rows)
+        now_ms[0] += part.num_rows
+        look_up(store, part)
+
+    monkeypatch.setattr(made.operator, "_look_up", slow)
+    feed(made, batch([(str(number), number) for number in range(5_000)]))
+    assert sum(sizes) == 5_000
+    assert max(sizes[-10:]) <= 20
+
+
+@pytest.mark.parametrize("before", [0, 50])
+def test_groups_at_the_end_of_64_bits_end_nowhere(rig, before):
+    """The last group of a key never ends if its end does not fit into 64 bits, however many groups come before."""
+    last = 2**63 - 1
+    made = rig(step(within_us=10))
+    times = [*range(0, 20 * before, 20), last - 5, last - 1, last]
+    given = pa.RecordBatch.from_arrays(
+        [
+            pa.array(["a"] * len(times)),
+            pa.array([0.0] * len(times)),
+            pa.array([[1]] * len(times), pa.list_(pa.int64())),
+            pa.array(times).view(pa.timestamp("us")),
+        ],
+        schema=SCHEMA,
+    )
+    made.output.clear()
+    work = made.operator.process(given)
+    while work is not None and work.go_on():
+        pass
+    found = [time for item in made.output.items for time in item.column("ts").cast(pa.int64()).to_pylist()]
+    assert found == [*range(0, 20 * before, 20), last - 5]

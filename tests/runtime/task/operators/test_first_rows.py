@@ -69,6 +69,55 @@ def test_each_subtask_hands_on_no_more_than_the_limit_and_has_no_state(rig):
     assert made.operator.snapshot(CheckpointId(1), None) is None
 
 
+def test_a_full_limit_says_so_once(rig):
+    made = rig(first(4))
+    told = []
+    for start in (0, 3, 6):
+        made.operator.process(rows(1, 1, 1, first=start))
+        told.append(made.full)
+    assert told == [0, 1, 1]
+
+
+def test_a_limit_that_was_full_in_the_restored_checkpoint_says_so_again(rig):
+    made = rig(first(3))
+    made.operator.process(rows(1, 1, 1))
+    assert rig(first(3), restored=[made.snapshot()]).full == 1
+    assert rig(first(4), restored=[made.snapshot(2)]).full == 0
+
+
+@pytest.mark.parametrize("end", ["completed", "aborted"])
+def test_a_limit_says_nothing_while_a_checkpoint_may_complete_in_which_it_is_not_full(rig, end):
+    """The barriers of the checkpoint overtake: the source may take its snapshot later than the limit. 1. The limit
+    takes its snapshot. 2. It gets full, and would have the source end. 3. The source would take its snapshot, with its
+    data at the end, and a restore would find a limit that waits for records that never come."""
+    made = rig(first(3))
+    made.operator.process(rows(1))
+    made.snapshot(1, unaligned=True)
+    made.operator.process(rows(1, 1, first=1))
+    made.snapshot(2, unaligned=True)
+    assert made.full == 0
+    getattr(made.operator, end)(CheckpointId(1))
+    assert made.full == 1
+
+
+def test_a_later_checkpoint_that_completes_decides_about_the_earlier_ones(rig):
+    made = rig(first(3))
+    made.snapshot(1)
+    made.snapshot(2)
+    made.operator.process(rows(1, 1, 1))
+    made.operator.aborted(CheckpointId(1))
+    assert made.full == 0
+    made.operator.completed(CheckpointId(3))
+    assert made.full == 1
+
+
+def test_a_savepoint_is_aligned_and_nothing_waits_for_it(rig):
+    made = rig(first(3))
+    made.snapshot(1, savepoint=True)
+    made.operator.process(rows(1, 1, 1))
+    assert made.full == 1
+
+
 # --- distinct --------------------------------------------------------------------------------------------------------
 
 

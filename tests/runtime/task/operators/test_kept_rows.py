@@ -7,8 +7,13 @@ import struct
 import pyarrow as pa
 import pytest
 
-from penstock.core.errors import CorruptFile
+from penstock.api.functions import KeyedBroadcastFunction
+from penstock.api.program import Program
+from penstock.core.errors import CorruptFile, UsageError
+from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.runtime.task.operators.kept_rows import as_part, rows_in
+from penstock.settings import JobSettings
+from penstock.testing import collect
 
 
 def part_of(batch: pa.RecordBatch, **options) -> bytes:
@@ -67,3 +72,41 @@ def test_types_of_which_few_bytes_become_many_values_are_refused_unless_the_prog
 def test_what_is_no_arrow_data_is_refused():
     with pytest.raises(CorruptFile, match="cannot be read"):
         rows_in(b"no rows", "asks")
+
+
+def test_rows_with_other_columns_than_in_the_program_are_refused():
+    part = as_part(pa.record_batch({"n": [1]}))
+    with pytest.raises(UsageError, match="have the columns n: int64, and its rows have n: string in this program"):
+        rows_in(part, "asks", pa.schema([("n", pa.string())]))
+    assert (
+        rows_in(as_part(pa.record_batch({"n": pa.array([], pa.int64())})), "asks", pa.schema([("n", pa.string())]))
+        == []
+    )
+
+
+@pytest.mark.parametrize("waits", ["an async function", "a broadcast stream"])
+def test_the_program_says_which_rows_a_step_keeps(waits):
+    """So that a restore into a program with other rows is refused before anything starts."""
+    program = Program(JobSettings())
+    orders = program.from_iterable([{"item": "pen", "n": 1}], name="orders")
+    if waits == "an async function":
+        orders.async_map(never_called, schema="n bigint", name="step").write(collect())
+    else:
+        prices = program.from_iterable([{"item": "pen", "price": 3}], name="prices")
+        both = orders.key_by("item").connect(prices, wait="end")
+        both.process(Nothing(), schema="n bigint", name="step").write(collect())
+    labels = {o: label for v in checkpoint_graph(program.plan()).vertices for o, label in v.labels.items()}
+    (kept,) = (state for label in labels.values() for state in label.states.values() if state.kind == "rows")
+    assert kept.type == "item: string, n: int64"
+
+
+async def never_called(row):
+    raise AssertionError
+
+
+class Nothing(KeyedBroadcastFunction):
+    def on_row(self, row, context):
+        return None
+
+    def on_broadcast(self, row, context):
+        return None

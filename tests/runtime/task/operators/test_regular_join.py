@@ -222,6 +222,27 @@ def test_many_results_come_in_batches_that_are_not_large(monkeypatch: pytest.Mon
     )
 
 
+@pytest.mark.parametrize("how", [JoinKind.SEMI, JoinKind.FULL, JoinKind.INNER])
+def test_a_row_with_many_matches_is_looked_up_in_slices(monkeypatch: pytest.MonkeyPatch, how: JoinKind):
+    """Between two slices a heartbeat and a cancel pass, also before the first result."""
+    monkeypatch.setattr(regular_join, "RESULT_ROWS", 10)
+    step = regular_step(how, retracts=(False, False))
+    rig = JoinRig(step, Output(), most=1)
+    many = [Record(1, None, number) for number in range(200)]
+    rig.feed_batch(RIGHT, changes_of(step, RIGHT, many, ["insert"] * 200))
+    (operator,), shown, slices = rig.operators, len(rig.output.rows), list[int]()
+    operator.slice.begin()
+    work = operator.process_input(changes_of(step, LEFT, [Record(1, None, 7)], ["insert"]), LEFT)
+    while work is not None:
+        slices.append(len(rig.output.rows) - shown)
+        shown = len(rig.output.rows)
+        operator.slice.begin()
+        work = work if work.go_on() else None
+    assert slices[:15] == [0] * 15, "the matches are found in slices"
+    assert max(slices) <= 20, "and so are the rows that are alone no longer, and the pairs, handed on"
+    assert table_of(step, rig.output.rows) == joined(how, [Record(1, None, 7)], many, lambda one, other: True)
+
+
 def test_the_state_of_another_join_is_refused():
     step = regular_step(JoinKind.FULL)
     rig = JoinRig(step, Output())

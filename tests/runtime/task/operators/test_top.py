@@ -14,6 +14,7 @@ from penstock.api.changelog import with_row_kind
 from penstock.api.running_schema import running_partial_schema
 from penstock.api.steps import RunningCombineStep, TopStep
 from penstock.api.streams.ranking import TopWords, checked_top, listed_rows
+from penstock.runtime.task.operators import running
 from penstock.runtime.task.partitioning import key_groups
 from penstock.settings import StateSettings
 
@@ -180,3 +181,45 @@ def test_columns_without_an_order_are_kept_and_do_not_order(rig):
     half.operator.before_barrier()
     made.operator.process(half.output.items[0])
     assert [row["v"] for row in made.output.rows] == [[5], [4]]
+
+
+def test_lists_that_are_slow_to_merge_are_merged_a_few_at_a_time(rig, monkeypatch):
+    """A list may have a million records: how many lists are merged at once follows from how long it takes."""
+    combine, step = steps(2, ["x"], [True])
+    half, made, now_ms = rig(combine), rig(step), [0.0]
+    made.operator.slice.run_by(lambda: now_ms[0], 65_536)
+    change, sizes = made.operator._change, []
+
+    def slow(store, part):
+        sizes.append(part.num_rows)
+        now_ms[0] += part.num_rows
+        change(store, part)
+
+    monkeypatch.setattr(made.operator, "_change", slow)
+    rows = [{"k": str(number), "x": 1.0, "s": "a", "n": 1} for number in range(5_000)]
+    feed_into(half, made, rows)
+    assert sum(sizes) == 5_000
+    assert max(sizes[-10:]) <= 20
+
+
+def test_large_lists_are_made_one_row_per_key_in_pieces(rig, monkeypatch):
+    monkeypatch.setattr(running, "_BYTES_AT_ONCE", 1_000)
+    combine, step = steps(2, ["x"], [True])
+    half, made = rig(combine), rig(step)
+    distinct, sizes = made.operator._merging.distinct, []
+    monkeypatch.setattr(made.operator._merging, "distinct", lambda part: sizes.append(part.num_rows) or distinct(part))
+    rows = [{"k": str(number % 100), "x": float(number), "s": "a", "n": 1} for number in range(300)]
+    found = feed_into(half, made, rows)
+    assert max(sizes) < 30
+    assert sum(sizes) == 100
+    assert {row["k"]: row["x"] for row in found if row["x"] >= 200} == {str(n): 200.0 + n for n in range(100)}
+
+
+def feed_into(half, made, rows):
+    half.operator.process(pa.RecordBatch.from_pylist(rows, SCHEMA))
+    half.operator.before_barrier()
+    for part in half.output.items:
+        work = made.operator.process(part)
+        while work is not None and work.go_on():
+            pass
+    return made.output.rows

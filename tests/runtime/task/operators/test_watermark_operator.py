@@ -11,6 +11,7 @@ from penstock.api.connector import SplitProgress
 from penstock.api.steps import WatermarkStep
 from penstock.core.elements import MAX_WATERMARK
 from penstock.core.errors import UserCodeError
+from penstock.runtime.task.operators.watermark import MIN_WATERMARK
 
 BEFORE_TIME = -(2**63)
 
@@ -193,6 +194,26 @@ def test_a_split_that_the_reader_has_only_not_come_to_is_never_idle(rig):
     assert splits.tick(1_099) == 1_100
     splits.tick(1_100)
     assert splits.told == [(999, True)]
+
+
+def test_a_reader_that_waits_for_further_splits_is_idle_until_there_are_some(rig):
+    """Its last split has ended, and does not hold the event time of other subtasks back for ever."""
+    splits = Splits(rig, "a", idle_after_ms=100)
+    splits.read("a", 1_000, ends=True)
+    assert splits.told == [(999, False)]
+    assert splits.tick(99) == 100
+    assert splits.told == []
+    splits.tick(100)
+    assert splits.told == [(999, True)]
+    splits.open.append("b")
+    splits.read("b", 3_000)
+    assert splits.told == [(2_999, False)]
+
+
+def test_a_reader_that_never_had_a_split_becomes_idle_before_time_begins(rig):
+    splits = Splits(rig, "", idle_after_ms=100)
+    splits.tick(100)
+    assert splits.told == [(MIN_WATERMARK, True)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 100), st.booleans()), max_size=40))

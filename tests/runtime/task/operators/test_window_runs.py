@@ -440,13 +440,13 @@ def test_a_window_with_many_keys_is_put_together_in_pieces_and_a_snapshot_betwee
 
 
 def test_the_pieces_of_a_window_have_few_rows(rig, monkeypatch):
-    taken, honest = [], pane_pieces.PanePieces.put_together
+    taken, honest = [], pane_pieces.PanePieces.repeated
 
     def counted(self, rows, first, last):
         taken.append(rows.num_rows)
         return honest(self, rows, first, last)
 
-    monkeypatch.setattr(pane_pieces.PanePieces, "put_together", counted)
+    monkeypatch.setattr(pane_pieces.PanePieces, "repeated", counted)
     job = Job(rig, WINDOWS[1], 1, StateSettings(), RunLimits(run_rows=64, block_rows=16, part_blocks=2))
     job.give(range(1_000), [3] * 1_000)
     job.watermark(9)

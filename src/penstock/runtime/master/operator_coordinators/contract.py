@@ -131,6 +131,9 @@ class OperatorCoordinator(ABC):
     def splits_read(self, subtask: int, count: int) -> None:  # noqa: B027  # only an enumerator's part needs it
         """A subtask has read so many splits to their ends since the attempt began."""
 
+    def not_needed(self) -> None:  # noqa: B027  # only an enumerator's part needs it
+        """Nothing needs the records of the source any more."""
+
     def turn(self, now: Instant) -> None:  # noqa: B027  # not every coordinator does something by itself
         """Time has passed."""
 

@@ -89,6 +89,15 @@ class SplitAssigner(OperatorCoordinator):
         if self._waits_for_room:
             self._look()
 
+    def not_needed(self) -> None:
+        """Look for no more splits. The splits of a look that is under way are not given out, and the position stays
+        before them."""
+        self._state = msgspec.structs.replace(self._state, ended=True)
+        self._look_at, self._waits_for_room = None, False
+        if self._is_behind:
+            self._is_behind = False
+            self.host.catching_up(self._is_behind)
+
     def next_deadline(self) -> Instant | None:
         """When to look for splits again."""
         return self._look_at
@@ -137,6 +146,8 @@ class SplitAssigner(OperatorCoordinator):
 
     def _look(self) -> None:
         self._look_at = None
+        if self._state.ended:
+            return
         limit = self._enumerator.unread
         left = self._given - sum(self._read.values())
         self._waits_for_room = limit is not None and left >= limit * self.parallelism
@@ -146,6 +157,8 @@ class SplitAssigner(OperatorCoordinator):
         self.off_loop(lambda: self._enumerator.discover(position), self._found)
 
     def _found(self, found: Found) -> None:
+        if self._state.ended:
+            return
         given: dict[int, list[bytes]] = {}
         for number, split in enumerate(found.splits, self._state.turn):
             given.setdefault(number % self.parallelism, []).append(split)

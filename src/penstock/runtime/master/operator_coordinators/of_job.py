@@ -197,6 +197,11 @@ class OperatorCoordinators:
         if coordinator is not None and coordinator.running:
             coordinator.splits_read(message.task.subtask, message.count)
 
+    def not_needed(self, operator: OperatorId) -> None:
+        """Nothing needs the records of a source any more."""
+        if operator in self._known:
+            self._known[operator].not_needed()
+
     def _forget(self, operator: OperatorId, checkpoints: Sequence[CheckpointId]) -> None:
         for known in checkpoints:
             self._parts[known].pop(operator, None)

@@ -24,9 +24,9 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.api.async_functions import call_of, closing_of, opening_of
-from penstock.api.steps import AsyncMapStep
+from penstock.api.steps import REQUESTS, AsyncMapStep
 from penstock.core.elements import CheckpointOptions, EndOfData
-from penstock.core.errors import InvariantError, UsageError, UserCodeError
+from penstock.core.errors import InvariantError, UserCodeError
 from penstock.core.ids import CheckpointId, Instant, OperatorId
 from penstock.core.messages import OperatorState
 from penstock.core.task.requests import Refused, Requests
@@ -39,15 +39,12 @@ from penstock.runtime.task.operators.process import RunningContext
 from penstock.runtime.task.operators.rows import add_more, add_some, batch_of
 from penstock.runtime.task.operators.side_rows import SideRows
 from penstock.runtime.task.operators.user_code import (
-    describe_columns,
     guarded,
     one_line,
     user_error,
     wrong_result,
 )
 
-REQUESTS = "penstock.requests"
-"""The name of the list in snapshots."""
 KEPT_BYTES = 1 << 20
 """While records wait for their turn, and all records in the operator have this size, no further record is read."""
 SHOWN = 300
@@ -107,13 +104,6 @@ class AsyncMapOperator(Operator):
         for state in context.restored:
             for part in state.split_lists.get(REQUESTS, ()):
                 found += rows_in(part, context.name, wanted)
-        for batch in found:
-            if (batch.schema.names, batch.schema.types) != (wanted.names, wanted.types):
-                raise UsageError(
-                    f"{context.name!r} was asked about rows of {describe_columns(batch.schema)} when the snapshot was "
-                    f"taken, and its rows have {describe_columns(wanted)} in this program",
-                    hint="start the program as it was, stop it with drain, and start the changed program from there",
-                )
         return found
 
     def close(self) -> None:

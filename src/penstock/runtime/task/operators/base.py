@@ -94,6 +94,8 @@ class OperatorContext:
     """Tell the operator's enumerator how many splits this subtask has read to their ends."""
     event_time_reached: Callable[[int | None], None] = lambda _: None
     """Tell the watermark group how far this subtask of a source has come."""
+    is_full: Callable[[], None] = lambda: None
+    """Tell the master that the step takes no more records, whatever comes: sources that feed nothing else may end."""
     state: StateSettings = field(default_factory=StateSettings)
     """Where keyed state is kept."""
     calls: AsyncCalls | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from penstock.api.first_rows import FirstOfKey
+from penstock.api.first_rows import FirstOfKey, FirstRows
 from penstock.api.functions import KeyedCoFunction
 from penstock.api.grouped import GroupedFunction
 from penstock.api.other_windows import CountWindow
@@ -20,6 +20,7 @@ from penstock.api.steps import (
     ListedRowsStep,
     MapBatchesStep,
     MapStep,
+    PatternStep,
     ProcessStep,
     ReadStep,
     RegularJoinStep,
@@ -61,6 +62,7 @@ from penstock.runtime.task.operators.late_windows import (
     LateUpdatingSessionOperator,
     LateWindowOperator,
 )
+from penstock.runtime.task.operators.limit import LimitOperator
 from penstock.runtime.task.operators.listed_rows import ListedRowsOperator
 from penstock.runtime.task.operators.pane_windows import PaneWindowOperator
 from penstock.runtime.task.operators.process import ProcessOperator
@@ -87,7 +89,7 @@ def build_operator(step: Step) -> Operator:
             return SourceOperator(step)
         case WatermarkStep():
             return WatermarkOperator(step)
-        case WhereStep() | SplitStep() | SelectStep() | UnionStep():
+        case WhereStep() | SplitStep() | SelectStep() | UnionStep() | PatternStep():
             return _operator_on_columns(step)
         case MapBatchesStep():
             return MapBatchesOperator(step)
@@ -100,7 +102,7 @@ def build_operator(step: Step) -> Operator:
         case AsyncMapStep():
             return AsyncMapOperator(step)
         case ProcessStep():
-            return ProcessOperator(step)
+            return _process_operator(step)
         case KeyedProcessStep():
             return _keyed_operator(step)
         case CombineStep() | WindowStep() | RunningCombineStep() | RunningStep():
@@ -113,6 +115,13 @@ def build_operator(step: Step) -> Operator:
             return DriverCommittedSink(step) if step.sink.commits_on_driver else SinkOperator(step)
         case _:
             assert_never(step)
+
+
+def _process_operator(step: ProcessStep) -> Operator:
+    function = step.function
+    if isinstance(function, FirstRows) and function.ends_sources:
+        return LimitOperator(step, function)
+    return ProcessOperator(step)
 
 
 def _keyed_operator(step: KeyedProcessStep) -> Operator:
@@ -181,10 +190,11 @@ def _updating_operator(step: WindowStep) -> Operator:
     return UpdatingPaneOperator(step) if step.combine is None else LateUpdatingPaneOperator(step, step.combine)
 
 
-def _operator_on_columns(step: WhereStep | SplitStep | SelectStep | UnionStep) -> Operator:
+def _operator_on_columns(step: WhereStep | SplitStep | SelectStep | UnionStep | PatternStep) -> Operator:
     # Not imported at the top: a slot that needs no Polars starts sooner without Polars.
     from penstock.runtime.task.operators.columns import SelectOperator, SplitOperator, UnionOperator, WhereOperator
     from penstock.runtime.task.operators.exploding import ExplodeOperator
+    from penstock.runtime.task.operators.pattern import PatternOperator
 
     match step:
         case WhereStep():
@@ -195,5 +205,7 @@ def _operator_on_columns(step: WhereStep | SplitStep | SelectStep | UnionStep) -
             return SelectOperator(step) if step.explosion is None else ExplodeOperator(step, step.explosion)
         case UnionStep():
             return UnionOperator(step)
+        case PatternStep():
+            return PatternOperator(step)
         case _:
             assert_never(step)

@@ -140,6 +140,16 @@ def condition_mask(batch: pa.RecordBatch, condition: pl.Expr) -> npt.NDArray[np.
     return np.broadcast_to(np.asarray(mask), (batch.num_rows,))
 
 
+def condition_masks(batch: pa.RecordBatch, conditions: Sequence[pl.Expr]) -> list[npt.NDArray[np.bool_]]:
+    """For each of some conditions, for which records of a batch it is true; null counts as false. Computed in one
+    pass."""
+    frame = _frame(batch, _reads(conditions))
+    found = frame.select(expr.fill_null(value=False).alias(str(number)) for number, expr in enumerate(conditions))
+    # A condition without columns is a single value.
+    masks = (np.asarray(column.to_numpy()) for column in found.get_columns())
+    return [np.broadcast_to(mask, (batch.num_rows,)) for mask in masks]
+
+
 def _picked(batch: pa.RecordBatch, mask: npt.NDArray[np.bool_], count: int) -> pa.RecordBatch:
     return batch if count == batch.num_rows else batch.filter(pa.array(mask))
 

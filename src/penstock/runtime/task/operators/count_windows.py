@@ -34,6 +34,7 @@ from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.keyed_rows import KeyedRows
 from penstock.runtime.task.operators.record_values import record_values
 from penstock.runtime.task.operators.sessions import codes_of
+from penstock.runtime.task.operators.slow_merging import merges_by_row
 from penstock.runtime.task.operators.table_state import ROWS, Loose, TableState
 from penstock.runtime.task.operators.user_code import expression_error
 from penstock.runtime.task.operators.window_changes import repeated
@@ -70,6 +71,11 @@ class CountWindowOperator(Operator):
         super().open(context, output)
         if self._state is not None:
             self._state.begin()
+
+    @property
+    def is_row_wise(self) -> bool:
+        """Whether an aggregate of the user's is called for every record."""
+        return merges_by_row(self._step.aggregates)
 
     def process(self, batch: pa.RecordBatch) -> Work | None:
         """Take records in."""

@@ -32,13 +32,16 @@ from penstock.runtime.task.operators.changes import INSERT, UPDATE_AFTER, UPDATE
 from penstock.runtime.task.operators.grouped import key_codes
 from penstock.runtime.task.operators.passed_times import PassedTimes
 from penstock.runtime.task.operators.running_store import BackendStore, MemoryStore, RunningStore
-from penstock.runtime.task.slices import Steps, Work
+from penstock.runtime.task.slices import Steps, Work, portions
 
 Bits = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
 
+_LAST_TIME = 2**63 - 1
 _ROWS_AT_ONCE = 8_192
-"""So many records are looked up before other work of the task is looked for."""
+"""At most so many records are looked up before other work of the task is looked for."""
+_TURNS = 16
+"""So many turns find the groups of all keys together. The records that are left are of keys with many groups."""
 
 
 class DeduplicateOperator(Operator):
@@ -48,6 +51,7 @@ class DeduplicateOperator(Operator):
         self._step = step
         self._passed = PassedTimes(step.late, step.keys)
         self._store: RunningStore | None = None
+        self._portions = portions(_ROWS_AT_ONCE)
         self._late_dropped = 0
         self._timeless_dropped = 0
 
@@ -83,11 +87,14 @@ class DeduplicateOperator(Operator):
         return batch.filter(pa.array(~late))
 
     def _take_in(self, batch: pa.RecordBatch) -> Steps:
-        store = self._opened()
-        for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
-            self._look_up(store, batch.slice(first, _ROWS_AT_ONCE))
+        store, first = self._opened(), 0
+        while first < batch.num_rows:
+            since_ms, portion = self.slice.now_ms(), batch.slice(first, self._portions.rows)
+            self._look_up(store, portion)
             store.maintain()
-            if self.slice.spend(_ROWS_AT_ONCE) and first + _ROWS_AT_ONCE < batch.num_rows:
+            first += portion.num_rows
+            self._portions.took(portion.num_rows, self.slice.now_ms() - since_ms)
+            if self.slice.spend(portion.num_rows) and first < batch.num_rows:
                 # The records that are left are in no state yet.
                 yield False
 
@@ -237,12 +244,17 @@ class _Groups:
         self._begin(times, within_us)
 
     def _begin(self, times: Numbers, within_us: int) -> None:
-        """Each turn finds the next record of every key that begins a group. Records of a key come in few groups, so
-        there are few turns."""
+        """Each turn finds the next record of every key that begins a group. Records of most keys come in few groups, so
+        that few turns are enough for most records. The other records are looked at one by one."""
         has_group, rows = self.there.copy(), np.arange(self.codes.size)
-        while rows.size:
+        for _ in range(_TURNS):
+            if not rows.size:
+                return
             keys = self.codes[rows]
-            beyond = ~has_group[keys] | (times[rows] >= moved(self.begun, within_us)[keys])
+            # A group whose end does not fit into 64 bits does not end.
+            ends = self.begun <= _LAST_TIME - within_us
+            is_behind = ends[keys] & (times[rows] >= moved(self.begun, within_us)[keys])
+            beyond = ~has_group[keys] | is_behind
             rows, keys = rows[beyond], keys[beyond]
             first = np.full(has_group.size, -1)
             first[keys[::-1]] = rows[::-1]
@@ -251,6 +263,15 @@ class _Groups:
             self.begins[found] = has_group[of_found] = self.is_new[of_found] = True
             self.begun[of_found] = times[found]
             rows = rows[rows > first[keys]]
+        # All keys that are left have a group, because every turn has begun one.
+        begun, starts = self.begun.tolist(), list[int]()
+        for row, key, time in zip(rows.tolist(), self.codes[rows].tolist(), times[rows].tolist(), strict=True):
+            if time >= begun[key] + within_us:
+                begun[key] = time
+                starts.append(row)
+        self.begun = np.array(begun, np.int64)
+        self.begins[starts] = True
+        self.is_new[self.codes[starts]] = True
 
     @property
     def numbers(self) -> Numbers:

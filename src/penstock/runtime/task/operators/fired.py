@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from penstock.core.errors import CorruptFile
 from penstock.runtime.task.operators.window_table import FiredRange
 
 _NOT_BEGUN = -(2**63)
@@ -30,11 +31,16 @@ class Fired:
         """A single entry while all key groups have come to the same time."""
 
     def restore(self, ranges: Iterable[FiredRange], own: tuple[int, int]) -> None:
-        """Begin where the key groups of this subtask, from the first to the last, had come to."""
+        """Begin where the key groups of this subtask, from the first to the last, had come to. Raises `CorruptFile`."""
         self._first = own[0]
         by_group = np.full(own[1] - own[0] + 1, _NOT_BEGUN)
         for entry in ranges:
             if entry.fired_us is not None:
+                if not _NOT_BEGUN <= entry.fired_us < -_NOT_BEGUN:
+                    raise CorruptFile(
+                        f"a snapshot says that event time had come to {entry.fired_us}, which is no time",
+                        hint="restore the job from another checkpoint or savepoint",
+                    )
                 by_group[entry.first_group - own[0] : entry.last_group - own[0] + 1] = entry.fired_us
         self._set(by_group)
 

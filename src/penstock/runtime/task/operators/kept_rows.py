@@ -5,8 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from penstock.api.arrow_bounds import NOT_ARROW, check_size, check_stream, check_types
-from penstock.core.errors import CorruptFile
+from penstock.core.errors import CorruptFile, UsageError
 from penstock.runtime.task.operators.base import OperatorContext
+from penstock.runtime.task.operators.user_code import describe_columns
 from penstock.runtime.task.partitioning import key_groups
 
 _LEAST_BYTES_ROWS = 8
@@ -24,7 +25,7 @@ def as_part(batch: pa.RecordBatch) -> bytes:
 def rows_in(part: bytes, name: str, schema: pa.Schema | None = None) -> list[pa.RecordBatch]:
     """The rows in one part of a list that the step of this name kept. An empty part has no rows. `schema` is the schema
     of the step's rows in the program, if it is known: a type that the program itself has is not refused. Raises
-    `CorruptFile`."""
+    `CorruptFile`, and `UsageError` if the rows have other columns than in the program."""
     if not part:
         return []
     try:
@@ -43,7 +44,14 @@ def rows_in(part: bytes, name: str, schema: pa.Schema | None = None) -> list[pa.
             f"the rows that {name!r} kept in the snapshot cannot be read: {error}",
             hint="restore the file from a copy, or restore the job from another checkpoint or savepoint",
         ) from error
-    return [batch for batch in table.to_batches() if batch.num_rows]
+    batches = [batch for batch in table.to_batches() if batch.num_rows]
+    if batches and schema is not None and (table.schema.names, table.schema.types) != (schema.names, schema.types):
+        raise UsageError(
+            f"the rows that {name!r} kept in the snapshot have the columns {describe_columns(table.schema)}, and its "
+            f"rows have {describe_columns(schema)} in this program",
+            hint="start the program as it was, stop it with drain, and start the changed program from there",
+        )
+    return batches
 
 
 def own_rows(

@@ -406,8 +406,8 @@ class KeyedOperator(FunctionOperator):
         super().aborted(checkpoint)
 
     def metrics(self) -> dict[str, float]:
-        """How many timers have fired."""
-        return {"timers_fired": self.timers_fired}
+        """How many timers have fired, and what the function counts and measures."""
+        return {"timers_fired": self.timers_fired, **super().metrics()}
 
     def close(self) -> None:
         """Close the function and the back end. The back end may exist although the function was never opened."""

@@ -4,6 +4,7 @@ in pieces of few keys. So no piece takes long, however many keys a window has an
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -18,6 +19,7 @@ from penstock.api.window_schema import WINDOW_END, WINDOW_START, window_columns
 from penstock.runtime.task.operators.aggregation import group
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.fired import Fired
+from penstock.runtime.task.operators.slow_merging import SlowMerging, in_slices
 from penstock.runtime.task.operators.sorted_runs import (
     KEY_HASH,
     LAST_HASH,
@@ -27,11 +29,28 @@ from penstock.runtime.task.operators.sorted_runs import (
     rows_within,
 )
 from penstock.runtime.task.partitioning import groups_of_hashes
+from penstock.runtime.task.slices import Slice
 
 Times = npt.NDArray[np.int64]
 
 _BLOCKS_AT_ONCE = 64
 """A slice of work counts the rows of this many blocks."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Windows that have not been put together, with some of their keys. To call the piece is to put them together.
+    Reads nothing that changes, and may be called anywhere."""
+
+    panes: Callable[[], pa.Table | None]
+    """Each pane once for every window; None if there are none."""
+    merged: Callable[[pa.Table], pa.Table]
+    """Makes the windows of these panes."""
+
+    def __call__(self) -> pa.Table | None:
+        """The windows; None if there are none."""
+        panes = self.panes()
+        return None if panes is None else self.merged(panes)
 
 
 class PanePieces:
@@ -52,18 +71,30 @@ class PanePieces:
         rows: int,
         limits: RunLimits,
         groups: int,
-    ) -> list[Callable[[], pa.Table | None]]:
+    ) -> list[Piece]:
         """The windows of some panes with ends from the first to the last of `ends`, which have about `rows` rows with
         repetitions, without the windows that have `fired`; in pieces of keys. To call a piece is to put its windows
         together. The pieces read nothing that changes, and may be called anywhere."""
         count = -(-rows // (limits.block_rows * limits.part_blocks))
         bounds = [(LAST_HASH + 1) * number // count for number in range(count + 1)]
         return [
-            partial(self._piece, runs, panes, hashes=(least, below - 1), ends=ends, fired=fired, groups=groups)
+            Piece(
+                partial(self._panes_of, runs, panes, hashes=(least, below - 1), ends=ends, fired=fired, groups=groups),
+                self._merged,
+            )
             for least, below in pairwise(bounds)
         ]
 
-    def _piece(
+    def done(
+        self, piece: Piece, slow: SlowMerging | None, slice_: Slice, *, may_snapshot: bool
+    ) -> Generator[bool, None, pa.Table | None]:
+        """The windows of a piece. If merges call an aggregate of the user's, they are put together in slices."""
+        if slow is None or (panes := piece.panes()) is None:
+            return piece()
+        merging = slow.grouped(panes, [*self._keys, WINDOW_END], slice_)
+        return self._whole((yield from in_slices(merging, may_snapshot=may_snapshot)))
+
+    def _panes_of(
         self,
         runs: Sequence[LiveSorted],
         panes: Times,
@@ -83,11 +114,11 @@ class PanePieces:
         after = window.end_after(fired.of_rows(lambda: groups_of_hashes(numbers.copy(), groups)) + 1)
         first = np.maximum(np.maximum(window.first_end(times), after), ends[0])
         last = np.minimum(window.last_end(times), ends[1])
-        return self.put_together(rows, first, last) if (first <= last).any() else None
+        return self.repeated(rows, first, last) if (first <= last).any() else None
 
-    def put_together(self, rows: pa.Table, first: Times, last: Times) -> pa.Table:
-        """The windows with ends from `first` to `last` of each row."""
-        window, keys = self._window, self._keys
+    def repeated(self, rows: pa.Table, first: Times, last: Times) -> pa.Table:
+        """Each row once for every window with an end from `first` to `last` of the row."""
+        window = self._window
         counts = np.maximum((last - first) // window.spacing_us + 1, 0)
         found = np.flatnonzero(counts)
         first, counts = first[found], counts[found]
@@ -96,10 +127,17 @@ class PanePieces:
         numbers = np.arange(taken.size) - np.repeat(np.cumsum(counts) - counts, counts)
         ends = np.repeat(first, counts) + numbers * window.spacing_us
         table, time_type = rows.take(taken), rows.schema.field(WINDOW_START).type
-        table = table.set_column(table.schema.get_field_index(WINDOW_START), WINDOW_END, pa.array(ends).view(time_type))
-        merged = group(table, [*keys, WINDOW_END], self._merging, window=window)
-        starts = window.starts_of(int64_values(merged.column(WINDOW_END)))
-        merged = merged.append_column(WINDOW_START, pa.array(starts).view(time_type))
+        return table.set_column(table.schema.get_field_index(WINDOW_START), WINDOW_END, pa.array(ends).view(time_type))
+
+    def _merged(self, panes: pa.Table) -> pa.Table:
+        """Whole windows, from their panes."""
+        return self._whole(group(panes, [*self._keys, WINDOW_END], self._merging, window=self._window))
+
+    def _whole(self, merged: pa.Table) -> pa.Table:
+        """Windows with their starts, from one row per key and window."""
+        window, keys = self._window, self._keys
+        ends = merged.column(WINDOW_END)
+        merged = merged.append_column(WINDOW_START, pa.array(window.starts_of(int64_values(ends))).view(ends.type))
         return merged.select([*keys, *window_columns(window), *(c.name for c in self._merging)])
 
 

@@ -40,7 +40,8 @@ from penstock.runtime.task.operators import window_table
 from penstock.runtime.task.operators.aggregation import of_partials
 from penstock.runtime.task.operators.base import SnapshotWork
 from penstock.runtime.task.operators.dense import int64_values
-from penstock.runtime.task.operators.pane_pieces import PanePieces, panes_of, parts_of
+from penstock.runtime.task.operators.pane_pieces import PanePieces, Piece, panes_of, parts_of
+from penstock.runtime.task.operators.slow_merging import in_slices
 from penstock.runtime.task.operators.window_table import Header, Layout, WindowTable
 from penstock.runtime.task.operators.windows import WindowOperator, settled_us
 from penstock.runtime.task.slices import Steps, Work
@@ -56,7 +57,7 @@ class PaneWindowOperator(WindowOperator):
         assert isinstance(step.window, PaneWindow)
         self._window = step.window
         self._panes = PanePieces(step.window, step.keys, of_partials(step.aggregates))
-        self._pieces: list[Callable[[], pa.Table | None]] = []
+        self._pieces: list[Piece] = []
         """Windows that count as fired and have not been put together."""
         self._restored: pa.Table | None = None
         """Whole windows whose results had not been handed on when the snapshot was taken. Their time has not come again
@@ -114,6 +115,8 @@ class PaneWindowOperator(WindowOperator):
 
     def _fire(self, time_us: int, *, may_snapshot: bool) -> Steps:
         window = self._window
+        if self._table.slow is not None:
+            yield from in_slices(self._table.flush_in_slices(self.slice), may_snapshot=may_snapshot)
         runs = self._table.runs()
         panes, rows = yield from panes_of(runs, time_us, may_snapshot=may_snapshot)
         first = np.maximum(window.first_end(panes), window.end_after(np.array([self._fired.least + 1])))
@@ -141,8 +144,11 @@ class PaneWindowOperator(WindowOperator):
             if may_snapshot:
                 self._fired.advance(end - 1)
             while self._pieces:
-                piece, *self._pieces = self._pieces
-                merged = piece()
+                # A piece that is put together in slices is in the state until that is done.
+                merged = yield from self._panes.done(
+                    self._pieces[0], self._table.slow, self.slice, may_snapshot=may_snapshot
+                )
+                del self._pieces[0]
                 if merged is not None:
                     yield from self._hand_on(merged, may_snapshot=may_snapshot)
         self._table.drop(window.first_kept(int(last.max())) - 1)
@@ -150,7 +156,9 @@ class PaneWindowOperator(WindowOperator):
     def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:
         """Freeze the panes by reference. The returned work writes the panes that no completed checkpoint has, and the
         windows whose results have not been handed on."""
-        leaving = [partial(_as_it_is, rows) for rows in (self._leaving, self._restored) if rows is not None]
+        leaving: list[Callable[[], pa.Table | None]] = [
+            partial(_as_it_is, rows) for rows in (self._leaving, self._restored) if rows is not None
+        ]
         header = Header(layout=Layout.of(self._step), fired=self._fired.ranges(self.context.key_groups))
         return self._state.snapshot(checkpoint, options, header=header, windows=(*leaving, *self._pieces))
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.api.join_steps import moved
-from penstock.api.steps import LateRecords
+from penstock.api.lateness import LateRecords
 from penstock.core.elements import MAX_WATERMARK
 from penstock.core.errors import CorruptFile
 from penstock.core.messages import OperatorState

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.functions import EPOCH, Function, FunctionContext, ProcessFunction, is_overridden
+from penstock.api.metrics import Metrics
 from penstock.api.state_declarations import declared_states
 from penstock.api.steps import LATE, KeyedProcessStep, LateRecords, ProcessStep
 from penstock.core.elements import MAX_WATERMARK, CheckpointOptions
@@ -47,6 +48,7 @@ class RunningContext(FunctionContext):
     def __init__(self, context: OperatorContext, side_rows: SideRows) -> None:
         self._context = context
         self._side_rows = side_rows
+        self._metrics = Metrics(context.operator)
         self.watermark_us: int | None = None
 
     @property
@@ -79,6 +81,11 @@ class RunningContext(FunctionContext):
     def processing_time(self) -> datetime.datetime:
         """The time on the clock."""
         return EPOCH + datetime.timedelta(milliseconds=self._context.now())
+
+    @property
+    def metrics(self) -> Metrics:
+        """The metrics of the function in this subtask."""
+        return self._metrics
 
     def emit(self, side: str, row: Mapping[str, Any] | pa.RecordBatch | pa.Table) -> None:
         """Put a row into a side output."""
@@ -199,6 +206,12 @@ class FunctionOperator(Operator):
 
     def _user_error(self, error: Exception) -> UserCodeError:
         return error if isinstance(error, UserCodeError) else user_error(error, self.context)
+
+    def metrics(self) -> dict[str, float]:
+        """What the function counts and measures."""
+        # Before the state is restored the function has no context.
+        running: RunningContext | None = getattr(self, "_running", None)
+        return {} if running is None else running.metrics.totals()
 
     def before_barrier(self) -> None:
         """Hand on what the function holds back, all at once: the barrier goes out next."""

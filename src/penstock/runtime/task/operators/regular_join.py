@@ -203,11 +203,14 @@ class RegularJoinOperator(TwoSidedOperator):
             counts, known = self._take_away(changes)
             self._unknown_dropped += int((~known).sum())
             changes, counts = changes.of(known), counts[known]
-        hits = [hit for run in self._sides[1 - side].runs if (hit := self._hits(changes, run)).rows.size]
+        hits: list[Hits] = []
+        for run in self._sides[1 - side].runs:
+            hit = yield from self._hits(changes, run)
+            hits += [hit] if hit.rows.size else []
         for hit in hits:
             counts += np.where(changes.adds, np.bincount(hit.changes, minlength=counts.size), 0)
         results = _Results(self._step, self._results, self.output)
-        came = self._count(hits, changes, results)
+        came = yield from self._count(hits, changes, results)
         if self._step.how.has_pairs:
             for adds in (False, True):
                 for hit in hits:
@@ -218,7 +221,7 @@ class RegularJoinOperator(TwoSidedOperator):
             for adds in (False, True):
                 self._show_own(changes, counts, results, adds=adds)
         for run, rows in came:
-            results.alone(run.rows, 1 - side, rows, INSERT)
+            yield from self._hand_on_alone_rows(run, rows, 1 - side, results, INSERT)
         results.hand_on()
         self._add(changes, counts)
         return sum(hit.rows.size for hit in hits)
@@ -228,8 +231,8 @@ class RegularJoinOperator(TwoSidedOperator):
         side, rows, times, hashes = changes.of(changes.adds).rows
         self._sides[side].append(rows, times, hashes, counts[changes.adds].astype(np.int32))
 
-    def _hits(self, changes: Changes, run: Run) -> Hits:
-        """The rows of a run of the other side that match the changes."""
+    def _hits(self, changes: Changes, run: Run) -> Generator[bool, None, Hits]:
+        """The rows of a run of the other side that match the changes. A single change may match millions of rows."""
         part, found = changes.rows, run.found(_everything(changes.rows))
         parts: list[tuple[Int64s, Int64s]] = [(np.empty(0, np.int64), np.empty(0, np.int64))]
         for of_probe, places in spread(*found, RESULT_ROWS) if found is not None else ():
@@ -240,6 +243,8 @@ class RegularJoinOperator(TwoSidedOperator):
                 pairs = Pairs(run.rows, of_run, part.rows, of_part)
             pairs = self._results.meeting(pairs, self._keys, self.context)
             parts.append((pairs.rows(part.side), pairs.rows(1 - part.side)))
+            if self.slice.spend(of_probe.size):
+                yield False
         return Hits(run, *(np.concatenate(each) for each in zip(*parts, strict=True)))
 
     # --- rows that are taken back ----------------------------------------------------------
@@ -295,7 +300,9 @@ class RegularJoinOperator(TwoSidedOperator):
 
     # --- results ---------------------------------------------------------------------------
 
-    def _count(self, hits: Sequence[Hits], changes: Changes, results: _Results) -> list[tuple[Run, Int64s]]:
+    def _count(
+        self, hits: Sequence[Hits], changes: Changes, results: _Results
+    ) -> Generator[bool, None, list[tuple[Run, Int64s]]]:
         """Count the matches of the rows of the other side. Rows that are not handed on alone any more are taken back at
         once; returns the rows that are handed on alone from here on."""
         side = 1 - changes.rows.side
@@ -310,9 +317,17 @@ class RegularJoinOperator(TwoSidedOperator):
             after = before + np.bincount(places, weights=signed, minlength=rows.size).astype(np.int64)
             self._sides[side].mark(hit.run, rows, after.astype(np.int32))
             was, is_now = self._is_shown(before, side), self._is_shown(after, side)
-            results.alone(hit.run.rows, side, rows[was & ~is_now], DELETE)
+            yield from self._hand_on_alone_rows(hit.run, rows[was & ~is_now], side, results, DELETE)
             came.append((hit.run, rows[~was & is_now]))
         return came
+
+    def _hand_on_alone_rows(self, run: Run, rows: Int64s, side: int, results: _Results, kind: int) -> Steps:
+        """Hand on rows of a run that match no row of the other side, or take such results back: `kind` says which."""
+        for begin in range(0, rows.size, RESULT_ROWS):
+            part = rows[begin : begin + RESULT_ROWS]
+            results.alone(run.rows, side, part, kind)
+            if begin + RESULT_ROWS < rows.size and self.slice.spend(part.size):
+                yield False
 
     def _is_shown(self, counts: Int64s, side: int) -> Bits:
         """Whether rows of a side are handed on alone, by how many rows they have matched."""

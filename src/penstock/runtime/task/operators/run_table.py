@@ -7,7 +7,7 @@ few times, distinct keys bound the size, and no call takes long, however many ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 from penstock.ports import Background, WorkResult
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.run_merging import Merge, Waste, like_runs, runs_to_merge
+from penstock.runtime.task.operators.slow_merging import Merged, SlowMerging
 from penstock.runtime.task.operators.sorted_runs import (
     KEY_HASH,
     LAST_HASH,
@@ -32,6 +33,7 @@ from penstock.runtime.task.operators.sorted_runs import (
     with_hashes,
     without,
 )
+from penstock.runtime.task.slices import Slice
 from penstock.state.run_places import MemoryPlace, RunPlace
 from penstock.state.runs import RunFiles, SavedRun
 
@@ -113,6 +115,12 @@ class RunTable:
         self._background: Background | None = None
         self._fail: Callable[[BaseException], None] | None = None
 
+    @property
+    def slow(self) -> SlowMerging | None:
+        """Set if merges call an aggregate of the user's, and so may take long. Then the loop merges only by the methods
+        that do so in slices: `settle`, `flush_in_slices` and `take_due_in_slices`."""
+        return None
+
     def keep_at(self, place: RunPlace, limits: RunLimits) -> None:
         """From here on runs are kept at this place, within these limits. The table closes the place."""
         self._place, self.limits = place, limits
@@ -144,11 +152,46 @@ class RunTable:
         self._appended.append(rows)
         self._appended_rows += rows.num_rows
         self._appended_bytes += rows.nbytes
-        limits = self.limits
-        is_large = self._appended_rows >= self.run_rows or self._appended_bytes >= limits.run_bytes
-        if is_large or len(self._appended) >= MOST_APPENDED:
+        if self.slow is None and self._are_many_appended:
             self._flush()
             self._compact()
+
+    @property
+    def _are_many_appended(self) -> bool:
+        limits = self.limits
+        is_large = self._appended_rows >= self.run_rows or self._appended_bytes >= limits.run_bytes
+        return is_large or len(self._appended) >= MOST_APPENDED
+
+    # --- merges that call user code --------------------------------------------------------
+
+    def settle(self, slice_: Slice) -> Generator[None, None, None]:
+        """Make a run of the appended rows if they are many. A snapshot may be taken between two slices."""
+        if self.slow is not None and self._are_many_appended:
+            yield from self.flush_in_slices(slice_)
+            self._compact()
+
+    def flush_in_slices(self, slice_: Slice) -> Generator[None, None, None]:
+        """Make a run of the appended rows. Meanwhile nothing may be appended."""
+        if self._appended:
+            merged = yield from self._merged_in_slices(self._appended, slice_)
+            self._add_run(with_hashes(merged, self.keys), is_grouped=True)
+
+    def take_due_in_slices(self, last_us: int, slice_: Slice) -> Generator[None, None, pa.Table | None]:
+        """As `take_due`. Rows are removed when they are merged."""
+        if self.slow is None:
+            return self.take_due(last_us)
+        if self._earliest is None or last_us < self._earliest:
+            return None
+        yield from self.flush_in_slices(slice_)
+        end = next_place(self._runs, Place(last_us, LAST_HASH), self.limits)
+        due, is_grouped = self._heads(end)
+        if not is_grouped:
+            due = yield from self._merged_in_slices([due], slice_)
+        self._drop(end)
+        return due
+
+    def _merged_in_slices(self, parts: Sequence[pa.Table], slice_: Slice) -> Merged:
+        raise NotImplementedError
 
     def take_in(
         self,
@@ -185,10 +228,15 @@ class RunTable:
             return None
         self._flush()
         end = next_place(self._runs, Place(last_us, LAST_HASH), self.limits)
+        due, is_grouped = self._heads(end)
+        self._drop(end)
+        return due if is_grouped else self._grouped_rows([due])
+
+    def _heads(self, end: Place) -> tuple[pa.Table, bool]:
+        """The rows up to a place, and whether no two of them have the same time and key."""
         parts = [(live.run.is_grouped, batches) for live, batches in heads(self._runs, end)]
         due = pa.Table.from_batches([batch for _, batches in parts for batch in batches]).drop_columns([KEY_HASH])
-        self._drop(end)
-        return due if len(parts) == 1 and parts[0][0] else self._grouped_rows([due])
+        return due, len(parts) == 1 and parts[0][0]
 
     def runs(self) -> tuple[LiveSorted, ...]:
         """All rows, in runs."""
@@ -216,6 +264,10 @@ class RunTable:
         if not self._appended:
             return
         rows, is_grouped = self._hashed(self._appended)
+        self._add_run(rows, is_grouped=is_grouped)
+
+    def _add_run(self, rows: pa.Table, *, is_grouped: bool) -> None:
+        """The appended rows are this run from here on."""
         self._runs.append(self._run_of(ordered(rows, self.time), is_grouped=is_grouped))
         self._appended, self._appended_rows, self._appended_bytes = [], 0, 0
 
@@ -269,7 +321,8 @@ class RunTable:
                 limits=self.limits,
             )
             self._merges.append(merge)
-            if self._background is not None and merge.rows > self.limits.loop_rows:
+            is_large = merge.rows > self.limits.loop_rows or self.slow is not None
+            if self._background is not None and is_large:
                 self._merge_on(merge, self._background)
                 continue
             run = merge.work()

@@ -31,8 +31,9 @@ from penstock.runtime.task.operators.merging import merged_rows
 from penstock.runtime.task.operators.record_values import adds_by_row, record_values
 from penstock.runtime.task.operators.running_store import BackendStore, MemoryStore, RunningStore
 from penstock.runtime.task.operators.running_table import equal
+from penstock.runtime.task.operators.slow_merging import merges_by_row
 from penstock.runtime.task.operators.user_code import expression_error
-from penstock.runtime.task.slices import Steps, Work
+from penstock.runtime.task.slices import Slices, Steps, Work, portions
 
 _HELD_ROWS = 32_768
 """Partials are held back to be merged while they have fewer rows than this."""
@@ -40,7 +41,9 @@ _HELD_MS = 20
 """Partials are held back no longer than this."""
 
 _ROWS_AT_ONCE = 8_192
-"""So many keys are merged before other work of the task is looked for."""
+"""At most so many keys are merged before other work of the task is looked for."""
+_BYTES_AT_ONCE = 1024 * 1024
+"""Partials are made one row per key in pieces of about this size: a partial may be a list of many records."""
 
 
 class RunningCombineOperator(Operator):
@@ -53,6 +56,8 @@ class RunningCombineOperator(Operator):
         self._merging = _of_partials(self._kinds, retracts=step.retracts)
         self._held: list[pa.Table] = []
         self._held_rows = 0
+        self._slow = Slices(most=_HELD_ROWS) if merges_by_row(step.aggregates) else None
+        """How many partials are merged in a few milliseconds; None if merges call no aggregate of the user's."""
         self._until: Instant | None = None
 
     @property
@@ -87,9 +92,12 @@ class RunningCombineOperator(Operator):
         return found
 
     def _hold(self, partials: pa.Table) -> None:
+        most = _HELD_ROWS if self._slow is None else self._slow.rows
+        if self._slow is not None and self._held_rows + partials.num_rows > most:
+            self.before_barrier()
         self._held.append(partials)
         self._held_rows += partials.num_rows
-        if self._held_rows >= _HELD_ROWS:
+        if self._held_rows >= most:
             self.before_barrier()
         elif self._until is None:
             self._until = Instant(self.context.now() + _HELD_MS)
@@ -108,7 +116,10 @@ class RunningCombineOperator(Operator):
             return
         partials = held[0]
         if len(held) > 1:
-            partials = _grouped(pa.concat_tables(held), self._step.keys, self._merging, self._step.schema)
+            partials, since_ms = pa.concat_tables(held), self.slice.now_ms()
+            rows, partials = partials.num_rows, _grouped(partials, self._step.keys, self._merging, self._step.schema)
+            if self._slow is not None:
+                self._slow.took(rows, self.slice.now_ms() - since_ms)
         for part in partials.combine_chunks().to_batches():
             self.output.emit(part)
 
@@ -212,6 +223,12 @@ class RunningOperator(Operator):
         self._step = step
         self._merging = Merging(step) if merging is None else merging
         self._store: RunningStore | None = None
+        self._portions = portions(_ROWS_AT_ONCE)
+
+    @property
+    def is_row_wise(self) -> bool:
+        """Whether an aggregate of the user's is called for every partial that comes."""
+        return merges_by_row(self._step.aggregates)
 
     def load(self, context: OperatorContext) -> None:
         """Restore the rows of this subtask's key groups."""
@@ -223,19 +240,24 @@ class RunningOperator(Operator):
 
     def process(self, batch: pa.RecordBatch) -> Work | None:
         """Take partials in, and hand on the changes."""
-        if batch.num_rows == 0:
-            return None
-        partials = self._merging.distinct(pa.Table.from_batches([batch]))
-        return Work.begin(self._take_in(partials))
+        return Work.begin(self._take_in(batch)) if batch.num_rows else None
 
-    def _take_in(self, partials: pa.Table) -> Steps:
-        store = self._opened()
-        for first in range(0, partials.num_rows, _ROWS_AT_ONCE):
-            self._change(store, partials.slice(first, _ROWS_AT_ONCE).combine_chunks())
-            store.maintain()
-            if self.slice.spend(_ROWS_AT_ONCE) and first + _ROWS_AT_ONCE < partials.num_rows:
-                # The partials that are left are in no state yet.
-                yield False
+    def _take_in(self, batch: pa.RecordBatch) -> Steps:
+        store, begin = self._opened(), 0
+        piece_rows = max(1, batch.num_rows * _BYTES_AT_ONCE // max(batch.nbytes, 1))
+        while begin < batch.num_rows:
+            piece = batch.slice(begin, piece_rows)
+            begin += piece.num_rows
+            partials, first = self._merging.distinct(pa.Table.from_batches([piece])), 0
+            while first < partials.num_rows:
+                since_ms, portion = self.slice.now_ms(), partials.slice(first, self._portions.rows)
+                self._change(store, portion.combine_chunks())
+                store.maintain()
+                first += portion.num_rows
+                self._portions.took(portion.num_rows, self.slice.now_ms() - since_ms)
+                if self.slice.spend(portion.num_rows) and (first < partials.num_rows or begin < batch.num_rows):
+                    # The partials that are left are in no state yet.
+                    yield False
 
     def _change(self, store: RunningStore, partials: pa.Table) -> None:
         keys = [one_array(column) for column in partials.columns[: len(self._step.keys)]]

@@ -13,7 +13,7 @@ completes the session has reached the end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,13 @@ from penstock.core.elements import MAX_WATERMARK
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.run_merging import runs_to_merge
 from penstock.runtime.task.operators.run_table import MOST_APPENDED, Frozen
-from penstock.runtime.task.operators.sessions import find_sessions, merge_sessions
+from penstock.runtime.task.operators.sessions import SESSION, find_sessions, merge_sessions, sessions_of, values_of
+from penstock.runtime.task.operators.slow_merging import Merged
 from penstock.runtime.task.operators.sorted_runs import KEY_HASH, SortedRun, in_blocks
 from penstock.runtime.task.operators.window_table import WindowTable
 from penstock.runtime.task.operators.windows import CombineOperator, WindowOperator
 from penstock.runtime.task.partitioning import key_groups
+from penstock.runtime.task.slices import Slice
 
 Bits = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int32]
@@ -123,9 +125,13 @@ class SessionTable(WindowTable):
         self._begins_at(int(self.completing_times(rows).min()))
         self._appended.append(rows)
         self._appended_rows += rows.num_rows
-        newest = self._live[-1].rows if self._live else 0
-        if self._appended_rows >= max(self.limits.run_rows, newest) or len(self._appended) >= MOST_APPENDED:
+        if self.slow is None and self._are_many_appended:
             self._flush()
+
+    @property
+    def _are_many_appended(self) -> bool:
+        newest = self._live[-1].rows if self._live else 0
+        return self._appended_rows >= max(self.limits.run_rows, newest) or len(self._appended) >= MOST_APPENDED
 
     def take_in(
         self, blocks: Sequence[pa.RecordBatch], buffer: pa.Buffer | None, first: int, gone: Bits | None = None
@@ -144,6 +150,17 @@ class SessionTable(WindowTable):
             return None
         # Merged sessions may end later than the sessions that they were made of.
         self._flush()
+        return self._first_due(last_us)
+
+    def take_due_in_slices(self, last_us: int, slice_: Slice) -> Generator[None, None, pa.Table | None]:
+        """As `take_due`. Open sessions are merged in slices."""
+        if self._earliest is None or last_us < self._earliest:
+            return None
+        if self.slow is not None:
+            yield from self.flush_in_slices(slice_)
+        return self.take_due(last_us)
+
+    def _first_due(self, last_us: int) -> pa.Table | None:
         times = [self.completing_times(live.table) for live in self._live]
         counts = [int(np.searchsorted(each, last_us, side="right")) for each in times]
         most = self.limits.part_blocks * self.limits.block_rows
@@ -164,6 +181,32 @@ class SessionTable(WindowTable):
         if not self._appended:
             return
         merged = self._grouped(self._appended)
+        found, left = self._growing(merged)
+        self._keep(merged if len(found) == 1 else self._grouped(found), left)
+
+    def settle(self, slice_: Slice) -> Generator[None, None, None]:
+        """Merge the appended sessions if they are many. A snapshot may be taken between two slices."""
+        if self.slow is not None and self._are_many_appended:
+            yield from self.flush_in_slices(slice_)
+
+    def flush_in_slices(self, slice_: Slice) -> Generator[None, None, None]:
+        """Merge the appended sessions. Meanwhile nothing may be appended."""
+        if self._appended:
+            merged = yield from self._merged_in_slices(self._appended, slice_)
+            found, left = self._growing(merged)
+            if len(found) > 1:
+                merged = yield from self._merged_in_slices(found, slice_)
+            self._keep(merged, left)
+
+    def _merged_in_slices(self, parts: Sequence[pa.Table], slice_: Slice) -> Merged:
+        assert self.slow is not None
+        table = pa.concat_tables(parts)
+        sessions = find_sessions(table, self.keys)
+        grouped = yield from self.slow.grouped(values_of(table, self.keys, sessions), [SESSION], slice_)
+        return sessions_of(table, self.keys, sessions, grouped).select(self.row_columns)
+
+    def _growing(self, merged: pa.Table) -> tuple[list[pa.Table], list[LiveSessions | None]]:
+        """Merged sessions and the open sessions that may touch them, and what is left of the runs without these."""
         # Keys that share a place with a key of the appended sessions are taken out in vain, and stay as they are.
         grows = np.zeros(_PLACES, np.bool_)
         grows[self._places(merged)] = True
@@ -173,7 +216,11 @@ class SessionTable(WindowTable):
             if growing.any():
                 found.append(live.table.filter(pa.array(growing)))
             left.append(live.only(~growing))
-        tables = [merged if len(found) == 1 else self._grouped(found)]
+        return found, left
+
+    def _keep(self, merged: pa.Table, left: Sequence[LiveSessions | None]) -> None:
+        """The merged sessions take the place of the appended sessions and of what is taken out of the runs."""
+        tables = [merged]
         self._appended, self._appended_rows = [], 0
         older = [live for live in left if live is not None]
         first = runs_to_merge([*(live.rows for live in older), tables[0].num_rows], self.limits)
@@ -234,6 +281,12 @@ class SessionWindowOperator(WindowOperator):
 
     def _make_table(self, step: WindowStep) -> WindowTable:
         return SessionTable(step)
+
+    def _before_append(self, batch: pa.RecordBatch) -> Generator[None, None, None]:
+        # Sessions that may be late are compared with the open sessions.
+        late = self._fired.late(int64_values(batch.column(WINDOW_END)), lambda: self._groups(batch))
+        if late is not None and late.any():
+            yield from self._table.flush_in_slices(self.slice)
 
     def _late(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
         late = self._fired.late(int64_values(batch.column(WINDOW_END)), lambda: self._groups(batch))

@@ -22,7 +22,7 @@ from penstock.runtime.task.operators.dense import Calculation, int64_values
 
 Times = npt.NDArray[np.int64]
 
-_SESSION = "\0session"
+SESSION = "\0session"
 """The column with the number of each row's session, while rows are grouped."""
 _LARGEST = 2**62
 _DENSE = 2**32
@@ -60,17 +60,25 @@ def merge_sessions(
     """One row per session: the keys, `window_start`, `window_end`, then the calculations. Raises `UsageError` if a sum
     does not fit into int64."""
     found = find_sessions(table, keys)
-    time_type = table.schema.field(WINDOW_START).type
+    return sessions_of(table, keys, found, group(values_of(table, keys, found), [SESSION], calculations, window=window))
+
+
+def values_of(table: pa.Table, keys: Sequence[str], found: Sessions) -> pa.Table:
+    """The rows with the numbers of their sessions in place of keys and times."""
     # A calculation may read columns that it does not name here.
     others = [name for name in table.schema.names if name not in (*keys, WINDOW_START, WINDOW_END)]
-    values = pa.table({_SESSION: pa.array(found.of_row), **{name: table.column(name) for name in others}})
-    grouped = group(values, [_SESSION], calculations, window=window)
-    numbers = int64_values(grouped.column(_SESSION))
+    return pa.table({SESSION: pa.array(found.of_row), **{name: table.column(name) for name in others}})
+
+
+def sessions_of(table: pa.Table, keys: Sequence[str], found: Sessions, grouped: pa.Table) -> pa.Table:
+    """The sessions of a table, whose rows `values_of` gave, from one row per number of a session."""
+    time_type = table.schema.field(WINDOW_START).type
+    numbers = int64_values(grouped.column(SESSION))
     rows = found.rows[numbers]
     merged: dict[str, Any] = {key: table.column(key).take(rows) for key in keys}
     for name, times in ((WINDOW_START, found.starts), (WINDOW_END, found.ends)):
         merged[name] = pa.array(times[numbers]).view(time_type)
-    merged.update({c.name: grouped.column(c.name) for c in calculations})
+    merged.update({name: grouped.column(name) for name in grouped.schema.names if name != SESSION})
     return pa.table(merged)
 
 

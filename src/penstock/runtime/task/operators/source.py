@@ -34,6 +34,8 @@ class SourceOperator(Operator):
         self._schema = step.source.schema
         self._reader: SourceReader | None = None
         self.ended = False
+        self._is_left_off = False
+        """Whether the data has ended before the reader came to its end, because nothing needs more records."""
         self._may_get_more = step.source.discovers
         self._told = 0
         """How many splits the enumerator was told to be read."""
@@ -79,6 +81,14 @@ class SourceOperator(Operator):
             self._is_behind = is_behind
             self.context.catching_up(is_behind)
         return polled
+
+    def leave_off(self) -> None:
+        """The data ends here. The splits that are not read to their ends stay in the state: a changed program that
+        needs more records goes on with them."""
+        self._is_left_off = True
+        if self._is_behind:
+            self._is_behind = False
+            self.context.catching_up(self._is_behind)
 
     @property
     def induces(self) -> bool:
@@ -132,7 +142,7 @@ class SourceOperator(Operator):
         """Freeze the splits that are not read to their ends, with their positions."""
         if self._reader is None:
             return None
-        parts = () if self.ended else tuple(self._reader.snapshot())
+        parts = () if self.ended else tuple(self._reader.snapshot_for(checkpoint))
         state = OperatorState(operator=OperatorId(self.context.operator), split_lists={SPLITS: parts})
 
         def give(writer: StateWriter) -> OperatorState:  # noqa: ARG001  # positions are small and travel in the handle

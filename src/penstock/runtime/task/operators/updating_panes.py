@@ -8,7 +8,7 @@ makes the changes. So a window that shows updates of late records costs little m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -24,9 +24,10 @@ from penstock.core.elements import MAX_WATERMARK
 from penstock.runtime.task.operators import window_table
 from penstock.runtime.task.operators.base import OperatorContext
 from penstock.runtime.task.operators.dense import int64_values
-from penstock.runtime.task.operators.pane_pieces import PanePieces, panes_of, parts_of
+from penstock.runtime.task.operators.pane_pieces import PanePieces, Piece, panes_of, parts_of
 from penstock.runtime.task.operators.run_lookup import HASH_BITS, rows_between, rows_like, rows_of_hashes
 from penstock.runtime.task.operators.run_merging import like_runs
+from penstock.runtime.task.operators.slow_merging import SlowMerging, merges_by_row
 from penstock.runtime.task.operators.sorted_runs import (
     KEY_HASH,
     LAST_HASH,
@@ -36,7 +37,7 @@ from penstock.runtime.task.operators.sorted_runs import (
     lookup_limits,
     ordered,
 )
-from penstock.runtime.task.operators.updating_windows import UpdatingWindowOperator
+from penstock.runtime.task.operators.updating_windows import UpdatingWindowOperator, Windows
 from penstock.runtime.task.operators.window_changes import add_panes, changes_of_panes, repeated
 from penstock.runtime.task.operators.window_table import WindowTable
 from penstock.runtime.task.partitioning import key_hashes
@@ -64,9 +65,20 @@ class PaneTable(WindowTable):
 
     reads_once = False
 
+    @property
+    def slow(self) -> SlowMerging | None:
+        """No merge waits for the operator: merges that may take long are made in the background."""
+        return None
+
+    @property
+    def merges_slowly(self) -> bool:
+        """Whether merges call an aggregate of the user's, and so may take long."""
+        return self._slow is not None
+
     def keep_at(self, place: RunPlace, limits: RunLimits) -> None:
         """From here on runs are kept at this place, within these limits. The table closes the place."""
-        super().keep_at(place, lookup_limits(limits))
+        limits = lookup_limits(limits)
+        super().keep_at(place, replace(limits, loop_rows=0) if self.merges_slowly else limits)
 
     @property
     def run_rows(self) -> int:
@@ -115,6 +127,7 @@ class UpdatingPaneOperator(UpdatingWindowOperator):
         super().__init__(step)
         self._table = PaneTable(replace(step, window=self._window.panes))
         self._panes = PanePieces(self._window, step.keys, self._calculations)
+        self._slow = SlowMerging(self._calculations, step.window) if merges_by_row(step.aggregates) else None
 
     def load(self, context: OperatorContext) -> None:
         """Restore the rows of this subtask's key groups. Windows of these rows may be shown: they are looked up."""
@@ -169,7 +182,10 @@ class UpdatingPaneOperator(UpdatingWindowOperator):
                 changes = changes_of_panes(before, of_added, self._keys, self._calculations, window=self._window)
             self._table.append_run(rows, hashes)
         # No window of these rows is shown, so they are not looked up until they are in runs: then they are shown.
-        self._table.append(others)
+        if not self._table.merges_slowly:
+            self._table.append(others)
+        elif others.num_rows:
+            self._table.append_run(others, key_hashes(others.combine_chunks().to_batches()[0], self._keys))
         return changes
 
     def _may_be_shown(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -227,6 +243,10 @@ class UpdatingPaneOperator(UpdatingWindowOperator):
         if not is_end:
             self._shown.advance(time_us)
 
+    def _done(self, piece: Windows) -> Generator[bool, None, pa.Table | None]:
+        assert isinstance(piece, Piece)
+        return (yield from self._panes.done(piece, self._slow, self.slice, may_snapshot=True))
+
     def _show_panes(self, window: PaneWindow, latest: int | None) -> Steps:
         """Hand on the windows with ends up to `latest`, or all windows, that are not shown yet."""
         runs = self._table.runs()
@@ -248,7 +268,7 @@ class UpdatingPaneOperator(UpdatingWindowOperator):
             begin, done = done + window.spacing_us, end
             held = (first <= end) & (last >= begin)
             ends = np.minimum(last, end) - np.maximum(first, begin)
-            self._pieces = self._panes.pieces(
+            self._pieces[:] = self._panes.pieces(
                 runs,
                 panes[held],
                 (begin, end),

@@ -21,7 +21,7 @@ What panes and sessions do differently is in `operators/updating_panes.py` and `
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -42,6 +42,7 @@ from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.fired import Fired
 from penstock.runtime.task.operators.keyed_rows import KeyedRows
 from penstock.runtime.task.operators.sessions import codes_of
+from penstock.runtime.task.operators.slow_merging import merges_by_row
 from penstock.runtime.task.operators.table_state import ROWS, Loose, SavedTable, TableState
 from penstock.runtime.task.operators.window_changes import inserts
 from penstock.runtime.task.operators.window_table import FiredRange, Header, Layout
@@ -51,8 +52,8 @@ from penstock.runtime.task.slices import Steps, Work
 
 Times = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.bool_]
-Piece = Callable[[], pa.Table | None]
-"""Puts windows together. Reads nothing that changes."""
+Windows = Callable[[], pa.Table | None]
+"""Gives windows. Reads nothing that changes."""
 
 WAITING, CHANGES = "waiting", "changes"
 """Parts of a snapshot, beside the merged partials: partials that are not shown, and changes that were not handed
@@ -94,7 +95,7 @@ class UpdatingWindowOperator(Operator):
         """Up to which time windows are shown, without early results."""
         self._leaving: pa.Table | None = None
         """Changes that have not been handed on."""
-        self._pieces: list[Piece] = []
+        self._pieces: list[Windows] = []
         """Windows that count as shown and have not been put together."""
         self._due: Instant | None = None
         """When early results are due next."""
@@ -135,6 +136,11 @@ class UpdatingWindowOperator(Operator):
     @abstractmethod
     def _show(self, time_us: int) -> Steps:
         """Hand on the results that are shown from this time on."""
+
+    @property
+    def is_row_wise(self) -> bool:
+        """Whether an aggregate of the user's is called for every partial that comes."""
+        return merges_by_row(self._step.aggregates)
 
     # --- records and time ----------------------------------------------------------------
 
@@ -267,12 +273,18 @@ class UpdatingWindowOperator(Operator):
     def _show_pieces(self) -> Steps:
         """Hand on the windows that count as shown, piece by piece."""
         while self._pieces:
-            piece, *self._pieces = self._pieces
-            self._leave(self._inserted(piece))
+            # A piece that is put together in slices is in the state until that is done.
+            windows = yield from self._done(self._pieces[0])
+            del self._pieces[0]
+            self._leave(self._inserted(windows))
             yield from self._hand_on()
 
-    def _inserted(self, piece: Piece) -> pa.Table | None:
-        windows = piece()
+    def _done(self, piece: Windows) -> Generator[bool, None, pa.Table | None]:
+        """The windows of a piece."""
+        yield from ()
+        return piece()
+
+    def _inserted(self, windows: pa.Table | None) -> pa.Table | None:
         if windows is None:
             return None
         return inserts(in_order(windows, window_columns(self._step.window), self._keys))
@@ -323,9 +335,9 @@ class UpdatingWindowOperator(Operator):
         )
         return self._state.snapshot(checkpoint, options, headers=headers, loose=[changes])
 
-    def _changes(self, leaving: pa.Table | None, pieces: Sequence[Piece]) -> pa.Table:
+    def _changes(self, leaving: pa.Table | None, pieces: Sequence[Windows]) -> pa.Table:
         """The changes that were not handed on. Runs off the loop, and reads nothing that changes."""
-        found = [leaving, *map(self._inserted, pieces)]
+        found = [leaving, *(self._inserted(piece()) for piece in pieces)]
         there = [rows for rows in found if rows is not None and rows.num_rows]
         return pa.concat_tables(there) if there else pa.table({})
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 import pyarrow as pa
 from msgspec import structs
 
-from penstock.api.steps import KeyedProcessStep
+from penstock.api.steps import WAITING, KeyedProcessStep
 from penstock.core.elements import CheckpointOptions, EndOfData, Watermark
 from penstock.core.errors import InvariantError
 from penstock.core.ids import ChannelIndex, CheckpointId, Instant
@@ -27,9 +27,6 @@ from penstock.runtime.task.operators.base import OperatorContext, SnapshotWork, 
 from penstock.runtime.task.operators.kept_rows import as_part, own_rows
 from penstock.runtime.task.operators.keyed import KeyedOperator
 from penstock.runtime.task.slices import Steps, Work
-
-WAITING = "penstock.waiting"
-"""The name of the list in snapshots. The first part of the list is empty, so that the list exists even without rows."""
 
 
 class WaitingOperator(KeyedOperator):
@@ -51,7 +48,7 @@ class WaitingOperator(KeyedOperator):
         parts = [part for state in context.restored for part in state.union_lists.get(WAITING, ())]
         self.is_waiting = context.fresh or bool(parts)
         for part in parts:
-            self._rows_before += own_rows(part, self._step.keys, context)
+            self._rows_before += own_rows(part, self._step.keys, context, self._step.waiting_schema)
         without = tuple(
             structs.replace(state, union_lists={n: p for n, p in state.union_lists.items() if n != WAITING})
             for state in context.restored
@@ -139,6 +136,7 @@ class WaitingOperator(KeyedOperator):
 
         def write(writer: StateWriter) -> OperatorState:
             state = work(writer)
+            # The first part is empty, so that the list exists even without rows.
             parts = (b"", *(as_part(batch) for batch in waiting))
             return structs.replace(state, union_lists={**state.union_lists, WAITING: parts})
 

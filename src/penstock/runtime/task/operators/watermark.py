@@ -105,7 +105,8 @@ class WatermarkOperator(Operator):
         progress = self.progress() or _ALL_IN_ONE
         due: list[Instant] = []
         if after_ms is not None:
-            for split in progress.open:
+            # Further splits may be found. Until then the last split is silent, and must not hold event time back.
+            for split in progress.open or (progress.current,):
                 is_ready = split in progress.ready or split in self.held
                 last = now if is_ready else self._last_records.get(split, self._looked)
                 self._last_records[split] = last
@@ -138,7 +139,7 @@ class WatermarkOperator(Operator):
         """Tell how far event time has come, if that has changed."""
         if self._current == MAX_WATERMARK:
             return
-        # When the last split has ended, no record follows, and the event time of the last split counts.
+        # When the last split has ended, the event time of the last split counts.
         splits = progress.open or (progress.current,)
         if len(splits) != self._open:
             self._open = len(splits)

@@ -29,7 +29,9 @@ from penstock.core.errors import CorruptFile, UsageError
 from penstock.runtime.task.operators.aggregation import group, of_partials
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.run_table import Frozen, RunTable
+from penstock.runtime.task.operators.slow_merging import Merged, SlowMerging, merges_by_row
 from penstock.runtime.task.partitioning import key_groups
+from penstock.runtime.task.slices import Slice
 from penstock.state.format import check_names
 
 KEY_GROUP = "__key_group"
@@ -124,9 +126,15 @@ class WindowTable(RunTable):
         super().__init__(step.keys, completing_column(step.window), self._grouped)
         self._window = step.window
         self._calculations = of_partials(step.aggregates)
+        self._slow = SlowMerging(self._calculations, step.window) if merges_by_row(step.aggregates) else None
         self._columns = (*step.keys, *kept_columns(step.window))
         self.row_columns = (*self._columns, *(calculation.name for calculation in self._calculations))
         """The columns of the table."""
+
+    @property
+    def slow(self) -> SlowMerging | None:
+        """Set if merges call an aggregate of the user's."""
+        return self._slow
 
     def encode(self, frozen: Frozen, *, header: Header, groups: int) -> bytes:
         """The bytes of a snapshot in one file. Reads nothing that changes, and may run off the loop."""
@@ -137,6 +145,11 @@ class WindowTable(RunTable):
     def completing_times(self, partials: pa.Table | pa.RecordBatch) -> npt.NDArray[np.int64]:
         """The times by which the windows of partials become complete, in microseconds."""
         return int64_values(partials.column(self.time))
+
+    def _merged_in_slices(self, parts: Sequence[pa.Table], slice_: Slice) -> Merged:
+        assert self._slow is not None
+        rows = pa.concat_tables([part.select(self.row_columns) for part in parts])
+        return (yield from self._slow.grouped(rows, self._columns, slice_))
 
     def _grouped(self, parts: Sequence[pa.Table]) -> pa.Table:
         return group(pa.concat_tables(parts), self._columns, self._calculations, window=self._window)

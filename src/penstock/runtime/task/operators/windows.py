@@ -12,7 +12,7 @@ does, and the watermark that the window hands on is behind as well.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -38,11 +38,12 @@ from penstock.runtime.task.operators.base import Operator, OperatorContext, Outp
 from penstock.runtime.task.operators.dense import int64_values, ungrouped
 from penstock.runtime.task.operators.fired import Fired
 from penstock.runtime.task.operators.record_values import adds_by_row, record_values
+from penstock.runtime.task.operators.slow_merging import in_slices, merges_by_row
 from penstock.runtime.task.operators.user_code import expression_error
 from penstock.runtime.task.operators.window_state import WindowState
 from penstock.runtime.task.operators.window_table import Header, Layout, WindowTable
 from penstock.runtime.task.partitioning import key_groups
-from penstock.runtime.task.slices import Steps, Work
+from penstock.runtime.task.slices import Slices, Steps, Work
 
 RESULT_ROWS = 65_536
 """Results are handed on in batches of at most this many rows."""
@@ -52,7 +53,7 @@ _HELD_ROWS = 4_096
 _WORTH_GROUPING = 0.9
 """Records are grouped before the exchange if a smaller share of rows is left."""
 _UNGROUPED_BATCHES = 15
-"""So many batches are not grouped before it is tried again."""
+"""After a batch that grouping made hardly smaller, so many batches are not grouped. Then grouping is tried again."""
 
 
 def settled_us(watermark_us: int, lateness_us: int) -> int:
@@ -76,6 +77,8 @@ class CombineOperator(Operator):
         costs much, and saves nothing."""
         self._calculations = of_records(step.aggregates)
         self._merging = of_partials(step.aggregates)
+        self._slow = Slices(most=_HELD_ROWS) if merges_by_row(step.aggregates) else None
+        """How many partials are merged in a few milliseconds; None if merges call no aggregate of the user's."""
         self._held: list[pa.Table] = []
         self._held_rows = 0
         self.timeless_dropped = 0
@@ -107,9 +110,12 @@ class CombineOperator(Operator):
         partials = partials.select(step.schema.names)
         if not partials.schema.equals(step.schema):
             partials = partials.cast(step.schema)
+        most = _HELD_ROWS if self._slow is None else self._slow.rows
+        if self._slow is not None and self._held_rows + partials.num_rows > most:
+            self.before_barrier()
         self._held.append(partials)
         self._held_rows += partials.num_rows
-        if self._held_rows >= _HELD_ROWS or not step.holds:
+        if self._held_rows >= most or not step.holds:
             self.before_barrier()
 
     def _timed(self, batch: pa.RecordBatch, column: str) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
@@ -172,7 +178,10 @@ class CombineOperator(Operator):
         held, self._held, self._held_rows = self._held, [], 0
         if not held:
             return
+        since_ms = self.slice.now_ms()
         partials = held[0] if len(held) == 1 else self._merged(pa.concat_tables(held))
+        if self._slow is not None and len(held) > 1:
+            self._slow.took(sum(each.num_rows for each in held), self.slice.now_ms() - since_ms)
         for part in partials.combine_chunks().to_batches():
             self.output.emit(part)
 
@@ -228,12 +237,28 @@ class WindowOperator(Operator):
 
     def process(self, batch: pa.RecordBatch) -> Work | None:
         """Take partials in. Late partials are dropped and counted."""
+        if self._table.slow is not None:
+            return Work.begin(self._merge_in(batch))
+        self._append(batch)
+        return None
+
+    def _merge_in(self, batch: pa.RecordBatch) -> Steps:
+        """Take partials in, and merge in slices."""
+        # The partials are in no state before they are appended.
+        yield from in_slices(self._before_append(batch), may_snapshot=False)
+        self._append(batch)
+        yield from in_slices(self._table.settle(self.slice), may_snapshot=True)
+
+    def _before_append(self, batch: pa.RecordBatch) -> Generator[None, None, None]:  # noqa: ARG002
+        """Merge what must be merged before it is known which partials are late."""
+        yield from ()
+
+    def _append(self, batch: pa.RecordBatch) -> None:
         late = self._late(batch)
         if late is not None and late.any():
             self.late_dropped += int(late.sum())
             batch = batch.filter(pa.array(~late))
         self._table.append(pa.Table.from_batches([batch]))
-        return None
 
     def watermark(self, time_us: int, *, idle: bool = False) -> Work | None:
         """Fire the windows that are due, then hand the watermark on."""
@@ -249,9 +274,13 @@ class WindowOperator(Operator):
         two batches of results. After a restore these partials are not late, although their window has fired: they are
         in the restored table."""
         last = self._step.window.last_complete(time_us)
-        while (due := self._table.take_due(last)) is not None:
+        while (due := (yield from self._next_due(last))) is not None:
             yield from self._hand_on(due)
         self._hand_on_watermark(time_us, idle=idle)
+
+    def _next_due(self, last_us: int) -> Generator[bool, None, pa.Table | None]:
+        """The first partials that are due, merged; None if no partials are due."""
+        return (yield from in_slices(self._table.take_due_in_slices(last_us, self.slice), may_snapshot=True))
 
     def _hand_on_watermark(self, time_us: int, *, idle: bool) -> None:
         self.output.watermark(time_us, idle=idle)

@@ -1,0 +1,1 @@
+"""What a job tells to systems that watch many programs: Prometheus, OpenTelemetry."""

@@ -1,0 +1,1 @@
+"""What is answered, as pure functions of documents."""
