@@ -8,6 +8,7 @@
     PYTHONPATH=src:tests/support python tests/golden/make.py updates-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py runs-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py joins-v2
+    PYTHONPATH=src:tests/support python tests/golden/make.py joinruns-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py requests-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py decimals-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py running-v2
@@ -28,6 +29,7 @@ from pathlib import Path
 import golden_aggregates
 import golden_content
 import golden_decimals
+import golden_join_runs
 import golden_joins
 import golden_native
 import golden_patterns
@@ -54,6 +56,7 @@ def main(version: str) -> None:
         "updates": golden_updates,
         "runs": golden_runs,
         "joins": golden_joins,
+        "joinruns": golden_join_runs,
         "requests": golden_requests,
         "decimals": golden_decimals,
         "running": golden_running,

@@ -290,7 +290,7 @@ def _topics(broker: KafkaBroker, round_: str) -> KafkaOutput:
     from penstock.bench.torture_kafka import KafkaOutput
 
     output = KafkaOutput(broker.bootstrap, round_)
-    output.make_topics(broker)
+    output.make_topics(broker, "rows", "windows")
     return output
 
 

@@ -1,4 +1,4 @@
-"""The output of the tortured job in Kafka: the sinks, and what a reader of committed records sees.
+"""The output of a job of torture or of the demo in Kafka: the sinks, and what a reader of committed records sees.
 
 Records of a key are in one partition, so that a reader sees them in their order.
 """
@@ -24,19 +24,21 @@ READ_WITHIN_S = 120.0
 
 @dataclass(frozen=True)
 class KafkaOutput:
-    """Two topics of one round."""
+    """The topics of one round."""
 
     bootstrap: str
     round: str
+    key: str = "key"
+    """The column that is the key of the records."""
 
-    def make_topics(self, broker: KafkaBroker) -> None:
-        """Make the topics."""
-        for name in ("rows", "windows"):
+    def make_topics(self, broker: KafkaBroker, *names: str) -> None:
+        """Make the topics of these outputs."""
+        for name in names:
             broker.create_topic(self._topic(name), partitions=PARTITIONS)
 
     def sink(self, name: str) -> Sink:
-        """The sink of the output `rows` or `windows`."""
-        return kafka_sink(self._topic(name), bootstrap=self.bootstrap, key="key")
+        """The sink of an output."""
+        return kafka_sink(self._topic(name), bootstrap=self.bootstrap, key=self.key)
 
     def read(self, name: str, schema: pa.Schema) -> pa.Table:
         """All committed records of an output, partition by partition."""

@@ -125,6 +125,8 @@ def _with_other_steps(random: Random, drawn: Scenario) -> Scenario:
     drawn = _sorting(random, drawn) if takes and random.random() < 0.4 else drawn
     takes = drawn.workload.shape in (Shape.RUNNING, Shape.CHOOSES) and not drawn.workload.shares_keys
     drawn = _matching(random, drawn) if takes and random.random() < 0.4 else drawn
+    if drawn.workload.shape in (Shape.JOIN, Shape.CHANGES):
+        drawn = _with_workload(drawn, replace(drawn.workload, runs=draw_runs(random)))
     if drawn.workload.shape is Shape.TABLE and random.random() < 0.5:
         return _with_workload(drawn, replace(drawn.workload, refreshes=True))
     return _filling(random, drawn) if drawn.workload.shape is Shape.LIMIT else drawn

@@ -173,7 +173,8 @@ def explained(error: Any, cluster: Connection, *, topic: str | None = None, admi
         return UsageError(f"{at} has no topic {topic or text!r}", hint=_likely(topic, admin))
     if name in ("_ALL_BROKERS_DOWN", "_TRANSPORT", "_TIMED_OUT", "_RESOLVE", "_TIMED_OUT_QUEUE", "REQUEST_TIMED_OUT"):
         return _away(cluster, text)
-    return ExternalError(f"{at}: {text} ({name})", retry=Retry.LATER if error.retriable() else Retry.NEVER)
+    # Most of what is left is said while brokers come and go: who leads a partition, who coordinates a group.
+    return ExternalError(f"{at}: {text} ({name})", retry=Retry.LATER)
 
 
 def _is_final(error: Any) -> bool:

@@ -32,6 +32,16 @@ _QUEUE_RECORDS = 400_000
 _QUEUE_BYTES = 256 * 1024 * 1024
 _DEFAULT_MEMORY_MS = 7 * 24 * 60 * 60 * 1_000
 _MINUTE_MS = 60_000
+_PAUSE_S = 0.1
+_COMES_AND_GOES = (
+    "NOT_COORDINATOR",
+    "COORDINATOR_NOT_AVAILABLE",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "_WAIT_COORD",
+    "_TIMED_OUT",
+    "_TRANSPORT",
+    "_ALL_BROKERS_DOWN",
+)
 _FENCED = ("_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED", "INVALID_PRODUCER_ID_MAPPING")
 
 
@@ -94,7 +104,7 @@ class KafkaLane(Lane):
         own = {"group.id": self._name, "enable.auto.commit": False, "isolation.level": "read_committed"}
         consumer = made(Consumer, self._target.cluster.client(own))
         try:
-            (found,) = consumer.committed([TopicPartition(piece.topic, 0)], timeout=CONNECT_WITHIN_S)
+            found = self._committed(consumer, TopicPartition(piece.topic, 0))
             self._group = consumer.consumer_group_metadata()
             if found.offset >= 0:
                 return int(found.offset)
@@ -103,6 +113,19 @@ class KafkaLane(Lane):
         finally:
             consumer.close()
         return None if self._target.marker_topic is None else self._kept_marker(self._target.marker_topic)
+
+    def _committed(self, consumer: Any, place: Any) -> Any:
+        """The offset of the group. Who coordinates the group may just be changing."""
+        from confluent_kafka import KafkaException
+
+        deadline = time.monotonic() + COMMIT_WITHIN_S
+        while True:
+            try:
+                return consumer.committed([place], timeout=CONNECT_WITHIN_S)[0]
+            except KafkaException as error:
+                if error.args[0].name() not in _COMES_AND_GOES or time.monotonic() >= deadline:
+                    raise
+            time.sleep(_PAUSE_S)
 
     def _kept_marker(self, topic: str) -> int | None:
         markers = [msgspec.json.decode(message.value())["checkpoint"] for message in self._marker_records(topic)]

@@ -77,6 +77,8 @@ class RunLimits:
     """The same, where every row is read once: there to merge runs costs more than to read many runs."""
     fanout: int = 8
     """So many runs of a larger size are merged."""
+    most_bytes: int = 64 * 1024 * 1024
+    """A run of a join does not grow beyond this size by merging."""
 
 
 _FEW = 64
