@@ -14,6 +14,7 @@
     PYTHONPATH=src:tests/support python tests/golden/make.py running-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py tops-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py sorts-v2
+    PYTHONPATH=src:tests/support python tests/golden/make.py updating_runs-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py patterns-v2
 
 What was written before stays, and must be readable for ever. The modules of `tests/support` whose names begin with
@@ -39,6 +40,7 @@ import golden_sketches
 import golden_sorts
 import golden_tops
 import golden_updates
+import golden_updating_runs
 import golden_windows
 
 
@@ -60,6 +62,7 @@ def main(version: str) -> None:
         "running": golden_running,
         "tops": golden_tops,
         "sorts": golden_sorts,
+        "updating_runs": golden_updating_runs,
         "patterns": golden_patterns,
     }
     content = contents.get(version.partition("-")[0], golden_content)

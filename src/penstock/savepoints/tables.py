@@ -37,6 +37,7 @@ from penstock.runtime.task.operators.join_snapshot import is_join, read_join
 from penstock.runtime.task.operators.running_files import is_running_index
 from penstock.runtime.task.operators.running_table import WRITTEN as WRITTEN_ROW
 from penstock.runtime.task.operators.sorted_runs import KEY_HASH
+from penstock.runtime.task.operators.table_state import ROWS, parts_of_runs
 from penstock.runtime.task.operators.window_table import KEY_GROUP as WINDOW_KEY_GROUP
 from penstock.runtime.task.operators.window_table import Header, is_window, read_file
 from penstock.runtime.task.partitioning import key_groups
@@ -231,6 +232,8 @@ class RunsContent:
         self._snapshot = RunSnapshot(index, files, what=what)
         self._reader = reader
         self._sections = [StateFileContent(section, what=what) for section in self._snapshot.sections]
+        headers = [read_file(section)[1] for section in self._snapshot.sections if is_window(section)]
+        self._parts = parts_of_runs(headers, len(self._snapshot.files), what=what)
         if not self._sections or any(table.kind != WINDOWS for section in self._sections for table in section.tables):
             raise CorruptFile(f"{what} does not say what its runs are", hint="restore from another snapshot")
         self._keys: tuple[str, ...] = read_file(self._snapshot.sections[0])[1].layout.keys
@@ -239,13 +242,24 @@ class RunsContent:
     def tables(self) -> tuple[FoundTable, ...]:
         """The windows, with the rows of all runs; and the windows that had not been handed on. A key and a window may
         have several rows, which a restore merges."""
-        (first, *others) = [table for section in self._sections for table in section.tables]
-        rows, columns = first.rows, first.columns
-        for run in self._runs(ALL_GROUPS):
+        found = [table for section in self._sections for table in section.tables]
+        return tuple(self._with_runs(table) for table in found)
+
+    def _with_runs(self, table: FoundTable) -> FoundTable:
+        numbers = self._numbers(table.name)
+        if not numbers:
+            return table
+        rows, columns = table.rows, table.columns
+        for run in self._runs(numbers, ALL_GROUPS):
             rows, columns = rows + run.num_rows, run.schema
-        size = first.size_bytes + sum(file.size for file in self._snapshot.files)
+        size = table.size_bytes + sum(self._snapshot.files[number].size for number in numbers)
         keys = pa.schema([columns.field(name) for name in self._keys])
-        return (replace(first, rows=rows, columns=columns, keys=keys, size_bytes=size), *others)
+        return replace(table, rows=rows, columns=columns, keys=keys, size_bytes=size)
+
+    def _numbers(self, name: str) -> list[int]:
+        """The runs whose rows are in a table. Runs of no given part have the rows of the windows."""
+        names = [WINDOWS if part in (None, ROWS) else f"{part}-windows" for part in self._parts]
+        return [number for number, found in enumerate(names) if found == name]
 
     def row_tables(self, name: str, kind: str, groups: tuple[int, int] = ALL_GROUPS) -> Iterator[pa.Table] | None:
         """The rows of a table in a range of key groups, run by run; None if the files have no such table."""
@@ -258,14 +272,12 @@ class RunsContent:
         for found in sections:
             # A section without rows has no columns.
             yield from (table for table in found if table.num_rows)
-        if name == WINDOWS:
-            yield from self._runs(groups)
+        yield from self._runs(self._numbers(name), groups)
 
-    def _runs(self, groups: tuple[int, int]) -> Iterator[pa.Table]:
+    def _runs(self, numbers_of_runs: Sequence[int], groups: tuple[int, int]) -> Iterator[pa.Table]:
         snapshot = self._snapshot
-        for number, (file, entry, gone) in enumerate(
-            zip(snapshot.files, snapshot.index.runs, snapshot.gone, strict=True)
-        ):
+        for number in numbers_of_runs:
+            file, entry, gone = snapshot.files[number], snapshot.index.runs[number], snapshot.gone[number]
             data = pa.py_buffer(self._reader.get(file))
             blocks = snapshot.blocks(number, data, block_rows=_PIECE_ROWS)
             if not blocks:

@@ -104,6 +104,8 @@ def _with_other_steps(random: Random, drawn: Scenario) -> Scenario:
     takes = drawn.workload.shape in (Shape.WINDOW, Shape.UNION_WINDOW) and _is_exactly_once(drawn)
     if takes and random.random() < 0.3:
         drawn = replace(drawn, workload=replace(drawn.workload, updates=draw_updates(random)))
+    if drawn.workload.shape is Shape.LATE and _is_exactly_once(drawn) and random.random() < 0.5:
+        drawn = replace(drawn, workload=replace(drawn.workload, updates=draw_updates(random)))
     has_runs = drawn.workload.shape in (Shape.WINDOW, Shape.UNION_WINDOW, Shape.ASKS_WINDOW, Shape.LATE)
     drawn = replace(drawn, workload=replace(drawn.workload, runs=draw_runs(random))) if has_runs else drawn
     pairs = drawn.workload.shape in PAIRS and drawn.workload.on_driver is None

@@ -54,6 +54,7 @@ SECURITY = {
     "cache-control": "no-store",
 }
 _LOGIN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Penstock</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="stylesheet" href="login.css">
 <h1>Penstock</h1>{said}<form method="post" action="/penstock/login">
 <label>Token <input type="password" name="token" autocomplete="current-password" autofocus></label>
 <button>Log in</button></form></html>"""
