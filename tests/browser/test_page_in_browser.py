@@ -27,6 +27,7 @@ PLACES = [
     ("actions", "stop"),
 ]
 MANY = 1_000
+TOKEN = "a token of sixteen characters"
 UPDATE_MS = 100
 # How long the browser takes to lay out the page after each of the next updates.
 LAY_OUT = """
@@ -293,6 +294,28 @@ def test_a_hostile_address_is_harmless(serve, look, place):
     page.wait_for_selector("main .empty, main #jobs")
     assert page.query_selector_all("main img") == []
     watched.forgive("40")
+
+
+# --- with a token ----------------------------------------------------------------------------------------------------
+
+
+def test_with_a_token_one_logs_in_first(serve, look):
+    watched = look(serve(token=TOKEN).address)
+    page = watched.page
+    page.goto(f"{watched.address}/")
+    page.fill("input[type=password]", "wrong")
+    page.click("button")
+    page.wait_for_selector("text=The token is wrong.")
+    page.fill("input[type=password]", TOKEN)
+    page.click("button")
+    page.wait_for_selector(".connection.live")
+    page.click("#jobs a.strong")
+    page.wait_for_selector(".job-head")
+    page.click(".tabs >> text=Actions")
+    act(page, "Take a checkpoint")
+    page.wait_for_selector("dialog .said")
+    # The browser itself notes that the first token was refused.
+    watched.forgive("401")
 
 
 # --- a thousand subtasks ---------------------------------------------------------------------------------------------

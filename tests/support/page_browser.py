@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 import uvicorn
+from ports import own_port
 from web_rig import JOB, Played, Rig, make_facts, totals
 
 FLAGS = [
@@ -23,7 +24,7 @@ FLAGS = [
     "--disable-sync",
 ]
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
-WITHIN_MS = 60_000
+WITHIN_MS = 180_000
 """The last resort of what a test waits for."""
 
 
@@ -147,12 +148,12 @@ class Living(Played):
 class Served:
     """The application with a played job, behind a real port."""
 
-    def __init__(self, job_name="bids", **facts):
-        self.rig = Rig()
+    def __init__(self, job_name="bids", token=None, **facts):
+        self.rig = Rig(token=token)
         self.job = Living(make_facts(**facts))
         # In the place of the job that the rig made.
         self.rig.add(JOB, self.job, name=job_name)
-        self._port = 0
+        self._port = own_port()
         self.begin()
         self.address = f"http://127.0.0.1:{self._port}"
 
@@ -162,7 +163,6 @@ class Served:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("127.0.0.1", self._port))
         self._socket.listen(64)
-        self._port = self._socket.getsockname()[1]
         config = uvicorn.Config(
             self.rig.app, log_config=None, access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
         )
