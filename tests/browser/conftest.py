@@ -1,4 +1,4 @@
-"""One Chromium for all tests that look at the page."""
+"""One Chromium for the tests of a file that look at the page."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import pytest
 from page_browser import FLAGS, Watched, chromium
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """Chromium, without a window."""
+    """Chromium, without a window. Playwright keeps an event loop on this thread, and tests in other files have their own:
+    so it ends with the file."""
     path = chromium()
     from playwright.sync_api import sync_playwright  # only machines with a browser have it
 
