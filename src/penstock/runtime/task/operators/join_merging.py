@@ -23,8 +23,8 @@ from penstock.runtime.task.operators.sorted_runs import RunLimits
 from penstock.state.run_places import RunPlace
 
 _LIKE = 2
-"""Two neighbouring runs that are in no file are merged unless the older run has more than this many times the records of
-the newer run."""
+"""Two neighbouring runs that are in no file are merged unless the older run has more than this many times the records
+of the newer run."""
 _LEAST_SHARE = 4
 """The runs of the smallest class have fewer records than this share of `RunLimits.run_rows`, times the fanout."""
 _HASHES = 1 << 32

@@ -41,7 +41,6 @@ from penstock.runtime.task.operators.window_table import Header, encode_rows
 from penstock.runtime.task.partitioning import key_hashes
 from penstock.state.run_places import MemoryPlace, RunPlace
 
-Times = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.bool_]
 
 

@@ -50,7 +50,6 @@ from penstock.runtime.task.operators.windows import RESULT_ROWS, settled_us
 from penstock.runtime.task.partitioning import key_groups
 from penstock.runtime.task.slices import Steps, Work
 
-Times = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.bool_]
 Windows = Callable[[], pa.Table | None]
 """Gives windows. Reads nothing that changes."""
