@@ -74,9 +74,7 @@ class Launcher:
         transport = self._open_transport(keys, socket_folder)
         background = ThreadBackground(transport.wake, name=f"penstock-master-{job}-background")
         workers = Workers(transport.wake, prefix=f"penstock-master-{job}-")
-        # Driver and slots on one host have the same folders.
-        folders = [] if is_local(self.spark) else [*self.shared_folders, *folders_written(plan)]
-        signs = shared_folders.sign(folders)
+        signs = self._sign_folders(plan)
         known = {"job": job, "storage_root": store.location, "options": self.options, "signs": signs, "keys": keys}
         spec = _slot_specs(plan, settings, transport, socket_folder, **known)
         lines = lines_of(job, clock, settings)
@@ -120,6 +118,10 @@ class Launcher:
             lines=lines,
             refreshes=Refreshes(refreshed_tables(plan), job=job),
         )
+
+    def _sign_folders(self, plan: Plan) -> tuple[str, ...]:
+        # Driver and slots on one host have the same folders.
+        return shared_folders.sign([] if is_local(self.spark) else [*self.shared_folders, *folders_written(plan)])
 
     def _open_transport(self, keys: JobKeys, socket_folder: Path) -> ZmqTransport:
         network = self.settings.network
