@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from zookeeper_server import ZooKeeperServer
 
     import penstock as ps
+    from penstock.bench.kafka_broker import KafkaBroker
 
 TESTS = Path(__file__).resolve().parent
 WATCHED = tuple(TESTS / folder for folder in ("runtime", "net", "spark"))
@@ -136,6 +137,20 @@ def child_processes() -> dict[int, str]:
             if parent == os.getpid():
                 found[int(pid)] = command
     return found
+
+
+# --- Kafka -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A real broker. Tests that kill the broker start the broker again."""
+    from penstock.bench.kafka_broker import KafkaBroker, missing  # most tests do not need it
+
+    if (reason := missing()) is not None:
+        pytest.skip(f"no Kafka broker can be started: {reason}")
+    with KafkaBroker(tmp_path_factory.mktemp("kafka"), users={"alice": "wonderland"}) as broker:
+        yield broker
 
 
 # --- Spark -----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[1] / "docs"
-GUIDE = [DOCS / "testing-your-jobs.md", *sorted((DOCS / "guide").glob("*.md"))]
+GUIDE = [
+    DOCS / "testing-your-jobs.md",
+    *sorted((DOCS / "guide").glob("*.md")),
+    *sorted((DOCS / "connectors").glob("*.md")),
+]
 PAGES = [DOCS / "index.md", *GUIDE]
 
 

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from penstock.api.patterns import AnyOf, Pattern, any_of, pattern
     from penstock.api.restarts import exponential_delay, failure_rate, fixed_delay, no_restart
     from penstock.api.restoring import Restore, restore
+    from penstock.api.secrets import secret
     from penstock.api.state import (
         AggregatingState,
         BroadcastState,
@@ -109,6 +110,8 @@ if TYPE_CHECKING:
     from penstock.connectors.files import files
     from penstock.connectors.generated import generate
     from penstock.connectors.json_sink import json
+    from penstock.connectors.kafka.sink import kafka_sink
+    from penstock.connectors.kafka.source import kafka
     from penstock.connectors.parquet import parquet
     from penstock.connectors.sockets import socket
     from penstock.connectors.table import table
@@ -229,6 +232,7 @@ _HOMES = {
         "union_list_state",
         "value_state",
     ),
+    "penstock.api.secrets": ("secret",),
     "penstock.api.streams.connected_stream": ("ConnectedKeyedStreams", "ConnectedStream"),
     "penstock.api.streams.data_stream": ("Stream",),
     "penstock.api.streams.keyed_stream": ("KeyedStream",),
@@ -242,6 +246,8 @@ _HOMES = {
     "penstock.connectors.json_sink": ("json",),
     "penstock.connectors.files": ("files",),
     "penstock.connectors.generated": ("generate",),
+    "penstock.connectors.kafka.sink": ("kafka_sink",),
+    "penstock.connectors.kafka.source": ("kafka",),
     "penstock.connectors.parquet": ("parquet",),
     "penstock.connectors.sockets": ("socket",),
     "penstock.connectors.table": ("table",),
@@ -415,6 +421,8 @@ __all__ = [
     "global_window",
     "ha_files",
     "json",
+    "kafka",
+    "kafka_sink",
     "last",
     "list_state",
     "map_state",
@@ -438,6 +446,7 @@ __all__ = [
     "reducing_state",
     "restore",
     "rocksdb",
+    "secret",
     "session",
     "sliding",
     "socket",

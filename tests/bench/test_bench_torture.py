@@ -432,7 +432,9 @@ def test_the_same_seed_draws_the_same_kills():
 
 
 def options(*, kills=None, minutes=None, mode="all", seed=1):
-    return TortureOptions(kills=kills, minutes=minutes, mode=mode, seed=seed, directory=None, as_json=False)
+    return TortureOptions(
+        kills=kills, minutes=minutes, mode=mode, seed=seed, target="files", directory=None, as_json=False
+    )
 
 
 def test_kills_are_spread_over_the_modes():

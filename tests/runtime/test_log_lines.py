@@ -12,7 +12,8 @@ from penstock.core.errors import UsageError
 from penstock.core.ids import SlotId
 from penstock.core.messages import LogLine, WorkerLog
 from penstock.runtime import worker_logs
-from penstock.runtime.log_lines import Listener, configure_logging
+from penstock.runtime.keeping_handler import KeepingHandler
+from penstock.runtime.log_lines import configure_logging
 
 LINE = LogLine(level=logging.WARNING, logger="mine", text="odd\nvalue", step="score", subtask=1, checkpoint=7)
 
@@ -78,12 +79,12 @@ def test_what_is_no_format_or_level_is_refused(ours, wrong):
 # --- handlers that only keep records ---------------------------------------------------------------------------------
 
 
-class Keeping(Listener):
+class Keeping(KeepingHandler):
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self.kept: list[str] = []
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def keep(self, record: logging.LogRecord) -> None:
         self.kept.append(record.getMessage())
 
 
@@ -99,7 +100,7 @@ def alone(ours, monkeypatch):
     return shown
 
 
-def test_in_a_program_without_logging_listeners_do_not_hide_warnings_and_show_them_once(ours, alone):
+def test_in_a_program_without_logging_handlers_that_keep_do_not_hide_warnings_and_show_them_once(ours, alone):
     first, second = Keeping(), Keeping()
     # The handlers of the tests themselves are taken away, too.
     ours.handlers[:] = [first, second]

@@ -32,6 +32,33 @@ class Footprint:
     """The folder that slots write results into."""
 
 
+class KeptFiles(ABC):
+    """Files that a sink keeps in the storage of the job until their content is where it belongs. Driver and slots reach
+    the files. Pickled into every slot. All calls block: use them off the loop only. They raise `StorageError`."""
+
+    @abstractmethod
+    def write(self, name: str, data: bytes) -> bytes:
+        """Write a file, durably, and return its place, for a committable. Files of one name are one file. A name begins
+        with a letter and has letters, digits, `.`, `_` and `-`."""
+
+    @abstractmethod
+    def read(self, place: bytes) -> bytes:
+        """The content of a file, which another job may have written. Raises `MissingFile` if the file was deleted, and
+        `CorruptFile` if no sink can have written a file there."""
+
+    @abstractmethod
+    def delete(self, place: bytes) -> None:
+        """Delete a file. Nothing happens if the file does not exist."""
+
+    @abstractmethod
+    def places(self) -> list[tuple[str, bytes]]:
+        """The names and the places of all files of this sink and this job."""
+
+    @abstractmethod
+    def end(self, job: str) -> None:
+        """Delete all files that the sink has written in `job`, this job or an earlier one."""
+
+
 class Site(ABC):
     """Where a job runs, as one source or sink of the job sees the place on the driver, before the first subtask
     runs."""
@@ -66,6 +93,14 @@ class Site(ABC):
         """A folder for the files that slots hand over to the driver: the recorded place or, if no place is recorded, a
         folder below `landing`. On a file system the folder is made, for the readers that `options` allow, unless the
         job has ended. Raises `CorruptFile` if the recorded place is no folder of the job."""
+
+    @abstractmethod
+    def kept_files(self, folder: str) -> KeptFiles:
+        """Files of a sink in `folder`, which `results` has returned."""
+
+    @abstractmethod
+    def fresh_token(self) -> str:
+        """A random name that no other sink, and no other start of the job, is given."""
 
     @abstractmethod
     def handing_over(self, function: Callable[[Any, int], Any]) -> Sink:
@@ -145,6 +180,11 @@ class SourceReader(ABC):
     def snapshot(self) -> list[bytes]:
         """Every split that is not read to its end, with its position, such that `Source.open` of these splits gives
         exactly the records that `poll` has not returned yet."""
+
+    def snapshot_for(self, checkpoint: int) -> list[bytes]:  # noqa: ARG002  # most readers need no number
+        """The same as `snapshot`, which it calls, for a reader that has to know what it returned when
+        `checkpoint_completed` names the checkpoint."""
+        return self.snapshot()
 
     def add_splits(self, splits: Sequence[bytes]) -> None:
         """Read these splits too, after the splits that the reader has. Only called if the source `discovers` splits.
@@ -373,6 +413,18 @@ class SinkWriter(ABC):
         """Close the open transaction and start the next transaction. Must be quick. The returned work runs off the
         loop, makes the closed transaction durable and returns its committables. Work that raised is tried again with
         the next checkpoint."""
+
+    @property
+    def commits(self) -> bool:
+        """Whether the writer commits, by `commit`, what it has prepared. If not, `Sink.commit` does. What another
+        writer prepared, before a failure, is always committed by `Sink.commit`: a pickled sink has no connection."""
+        return False
+
+    def commit(self, committables: Sequence[bytes]) -> None:
+        """Make transactions visible that this writer has prepared, as `Sink.commit` does, with the connection that the
+        writer has. Called off the loop, and may still run when `close` is called. Only called if the writer
+        `commits`."""
+        raise NotImplementedError(f"{type(self).__name__} was asked to commit {len(committables)} transactions")
 
     def close(self) -> None:  # noqa: B027  # most writers have nothing to close
         """Let go of files and connections; the open transaction is abandoned."""

@@ -77,6 +77,8 @@ class WhereStep:
     has_changes: bool = False
     """Whether the records are changes of rows. Of an update whose one half meets the condition the other half is left
     out, and the half that stays becomes a `delete` or an `insert`."""
+    written: str = ""
+    """The condition as the user wrote it, for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +116,8 @@ class SelectStep:
     schema: pa.Schema
     """The schema of the output."""
     explosion: Explosion | None = None
+    written: str = ""
+    """The columns as the user wrote them, for people."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,25 +16,30 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.core.errors import JobFailed, UsageError
+from penstock.core.errors import HostError, JobFailed, UsageError
 from penstock.settings import MINUTE_MS
 from penstock.terminal.failures import EXIT_FAILED, reported_failures
 
 if TYPE_CHECKING:
+    from penstock.bench.kafka_broker import KafkaBroker
     from penstock.bench.random_kills import RandomKills
     from penstock.bench.sequences import Damage
     from penstock.bench.torture_job import Places
+    from penstock.bench.torture_kafka import KafkaOutput
     from penstock.runtime.views import FailureView
     from penstock.spark.job import Job
 
 MODES = ("aligned", "unaligned", "timeout")
 ALL_MODES = "all"
+FILES, KAFKA = "files", "kafka"
+TARGETS = (FILES, KAFKA)
 DEFAULT_KILLS = 10
 PARALLELISM = 3
 SPARE_CORES = 2
@@ -42,6 +47,8 @@ KILLS_PER_ROUND = 5
 INTERVAL_MS = 100
 RESTART_DELAY = "100ms"
 SPARE_RESTARTS = 5
+BROKER_RESTARTS = 1_000
+"""While the broker is away, attempts fail again and again."""
 LOOK_EVERY_S = 0.02
 STALL_MS = 120_000
 """A job that runs and completes no checkpoint for this long is stuck."""
@@ -57,6 +64,7 @@ class TortureOptions:
     minutes: float | None
     mode: str
     seed: int
+    target: str
     directory: Path | None
     as_json: bool
 
@@ -108,6 +116,14 @@ class RoundResult:
     help="Decides which workers are killed, and when.",
 )
 @click.option(
+    "--target",
+    type=click.Choice(TARGETS),
+    default=FILES,
+    show_default=True,
+    help="Where the output goes: files, or topics of a Kafka broker, which is started, and is killed and started again "
+    "in every round.",
+)
+@click.option(
     "--directory",
     type=click.Path(path_type=Path),
     help="Where to work. The output of a round with lost, repeated or unordered records stays there. Default: a "
@@ -141,8 +157,9 @@ def run_torture(options: TortureOptions) -> int:
 
     with work_directory(options.directory, keep=False, prefix="penstock-torture-") as work:
         say(f"starting Spark local[{cores}] ...")
-        with spark_session(SessionOptions(application="penstock torture", cores=cores, work=work)) as spark:
-            interrupt = _run_rounds(spark, options, work, results, say=say)
+        session = SessionOptions(application="penstock torture", cores=cores, work=work)
+        with _broker(options, work, say=say) as broker, spark_session(session) as spark:
+            interrupt = _run_rounds(spark, options, work, results, say=say, broker=broker)
     for line in report(results):
         say(line)
     found = summary(results)
@@ -155,8 +172,29 @@ def run_torture(options: TortureOptions) -> int:
     return 0
 
 
+@contextmanager
+def _broker(options: TortureOptions, work: Path, *, say: Say) -> Iterator[KafkaBroker | None]:
+    """The broker that the output goes to; None if the output goes to files."""
+    if options.target == FILES:
+        yield None
+        return
+    from penstock.bench.kafka_broker import KafkaBroker, missing
+
+    if (reason := missing()) is not None:
+        raise HostError(f"no Kafka broker can be started: {reason}")
+    say("starting a broker ...")
+    with KafkaBroker(work / "broker") as broker:
+        yield broker
+
+
 def _run_rounds(
-    spark: Any, options: TortureOptions, work: Path, results: list[RoundResult], *, say: Say
+    spark: Any,
+    options: TortureOptions,
+    work: Path,
+    results: list[RoundResult],
+    *,
+    say: Say,
+    broker: KafkaBroker | None,
 ) -> KeyboardInterrupt | None:
     """Run the rounds, and add each result to `results`. Returns the interrupt that ended a round; None if no interrupt
     came."""
@@ -173,7 +211,7 @@ def _run_rounds(
                     hint="remove the folder, or give another --directory",
                 )
             say(f"round {number}: {PARALLELISM} slots, checkpoints every {INTERVAL_MS} ms, {planned.mode}")
-            result = run_round(spark, planned, place, say=say, deadline_ms=deadline_ms)
+            result = run_round(spark, planned, place, say=say, deadline_ms=deadline_ms, broker=broker)
             results.append(result)
             say(f"round {number}: {_result_text(result)}")
             if result.damage.is_none:
@@ -203,9 +241,17 @@ def rounds(options: TortureOptions) -> Iterator[Round]:
         done += count
 
 
-def run_round(spark: Any, planned: Round, place: Path, *, say: Say, deadline_ms: int | None = None) -> RoundResult:
+def run_round(
+    spark: Any,
+    planned: Round,
+    place: Path,
+    *,
+    say: Say,
+    deadline_ms: int | None = None,
+    broker: KafkaBroker | None = None,
+) -> RoundResult:
     """Run one job in the folder `place`, which must not exist yet. Kill workers of the job, let the job end, and judge
-    its committed output."""
+    its committed output. With a `broker` the output goes there, and the broker is killed and started again."""
     from penstock.api.restarts import fixed_delay
     from penstock.bench.random_kills import RandomKills
     from penstock.bench.torture_job import NETWORK, Places, judge, torture_checkpointing, torture_plan
@@ -213,18 +259,19 @@ def run_round(spark: Any, planned: Round, place: Path, *, say: Say, deadline_ms:
 
     places = Places(place)
     places.control.mkdir(parents=True)
+    output = None if broker is None else _topics(broker, place.name)
     environment = PlannedEnvironment(
         spark,
-        plan=torture_plan(places, parallelism=PARALLELISM),
+        plan=torture_plan(places, parallelism=PARALLELISM, output=output),
         checkpointing=torture_checkpointing(planned.mode, places, interval_ms=INTERVAL_MS),
-        restart=fixed_delay(planned.kills + SPARE_RESTARTS, RESTART_DELAY),
+        restart=fixed_delay(planned.kills + (SPARE_RESTARTS if broker is None else BROKER_RESTARTS), RESTART_DELAY),
         network=NETWORK,
     )
     kills = RandomKills(random.Random(planned.seed), count=planned.kills, kill=_kill)
     interrupt: KeyboardInterrupt | None = None
     with running_job(environment, f"torture-{planned.mode}") as job:
         try:
-            _torture(job, kills, places, say=say, deadline_ms=deadline_ms)
+            _torture(job, kills, places, say=say, deadline_ms=deadline_ms, broker=broker)
         except KeyboardInterrupt as error:
             say("interrupted; the output that has been committed is judged")
             interrupt = error
@@ -234,12 +281,22 @@ def run_round(spark: Any, planned: Round, place: Path, *, say: Say, deadline_ms:
         checkpoints_completed=checkpoints.counts.completed,
         recoveries_ms=tuple(kills.recoveries_ms),
         most_persisted_bytes=int(checkpoints.summary.persisted_bytes.max),
-        damage=judge(places, parallelism=PARALLELISM, is_finished=interrupt is None),
+        damage=judge(places, parallelism=PARALLELISM, is_finished=interrupt is None, output=output),
         interrupt=interrupt,
     )
 
 
-def _torture(job: Job, kills: RandomKills, places: Places, *, say: Say, deadline_ms: int | None) -> None:
+def _topics(broker: KafkaBroker, round_: str) -> KafkaOutput:
+    from penstock.bench.torture_kafka import KafkaOutput
+
+    output = KafkaOutput(broker.bootstrap, round_)
+    output.make_topics(broker, "rows", "windows")
+    return output
+
+
+def _torture(
+    job: Job, kills: RandomKills, places: Places, *, say: Say, deadline_ms: int | None, broker: KafkaBroker | None
+) -> None:
     """Kill workers of the job until all kills are done or the time is over. Then tell the source to end, and wait for
     the end of the job."""
     from penstock.bench.sequences import tell_to_end
@@ -248,12 +305,17 @@ def _torture(job: Job, kills: RandomKills, places: Places, *, say: Say, deadline
     clock, pause = WallClock(), threading.Event()
     stall = Stall(clock.now())
     failures: set[tuple[int, int]] = set()
-    told = False
+    told = broker_was_killed = False
     while not job.is_over:
         view, now_ms = job.view(), clock.now()
         notes = [] if told else kills.look(view, now_ms)
         for note in [*_new_failures(view.failures, failures), *notes]:
             say(f"  {note}")
+        if broker is not None and not broker_was_killed and kills.done:
+            broker_was_killed = True
+            say("  the broker is killed, and started again")
+            broker.kill()
+            broker.start()
         if not told and (kills.is_over or (deadline_ms is not None and now_ms >= deadline_ms)):
             told = True
             tell_to_end(places.control)

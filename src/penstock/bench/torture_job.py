@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.api.checkpointing import Checkpointing
+from penstock.api.connector import Sink
 from penstock.api.steps import (
     Aggregate,
     CombineStep,
@@ -107,8 +106,37 @@ def torture_checkpointing(mode: str, places: Places, *, interval_ms: int) -> Che
     )
 
 
-def torture_plan(places: Places, *, parallelism: int) -> Plan:
-    """The plan of the job."""
+class Output(Protocol):
+    """Where the outputs `rows` and `windows` of a job go, and what is in them."""
+
+    def sink(self, name: str) -> Sink:
+        """The sink of an output."""
+        ...
+
+    def read(self, name: str, schema: pa.Schema) -> pa.Table:
+        """These columns of an output, in the order in which the records of a key were committed."""
+        ...
+
+
+@dataclass(frozen=True)
+class FileOutput:
+    """Folders of Parquet files."""
+
+    places: Places
+
+    def sink(self, name: str) -> Sink:
+        """A sink of Parquet files."""
+        return parquet(self.places.root / name)
+
+    def read(self, name: str, schema: pa.Schema) -> pa.Table:
+        """The files, in the order of the checkpoints that committed them."""
+        tables = [pq.read_table(file, columns=schema.names) for file in committed_files(self.places.root / name)]
+        return pa.concat_tables(tables) if tables else pa.Table.from_batches([], schema)
+
+
+def torture_plan(places: Places, *, parallelism: int, output: Output | None = None) -> Plan:
+    """The plan of the job. Without an `output` the outputs are Parquet files in `places`."""
+    output = output or FileOutput(places)
     source = PacedReads(Sequences(keys=KEYS, control=str(places.control)), rate=RATE)
     window = TumblingWindow(size_us=WINDOW_NUMBERS * TICK_US)
     keys = ("key",)
@@ -118,13 +146,13 @@ def torture_plan(places: Places, *, parallelism: int) -> Plan:
     nodes = (
         _node(0, "sequences", ReadStep(source=source)),
         _node(1, "uneven", MapStep(function=_uneven, flat=False, schema=_ROWS_SCHEMA), after=0, key="key"),
-        _node(2, "rows", WriteStep(sink=parquet(places.rows), schema=_ROWS_SCHEMA), after=1),
+        _node(2, "rows", WriteStep(sink=output.sink("rows"), schema=_ROWS_SCHEMA), after=1),
         _node(3, "watermark", WatermarkStep(column="ts", delay_us=0, idle_after_ms=None), after=0),
         _node(4, "combine", combine, after=3),
         _node(
             5, "window", WindowStep(keys=keys, window=window, aggregates=_AGGREGATES, schema=result), after=4, key="key"
         ),
-        _node(6, "windows", WriteStep(sink=parquet(places.windows), schema=result), after=5),
+        _node(6, "windows", WriteStep(sink=output.sink("windows"), schema=result), after=5),
     )
     return build_plan(nodes, parallelism=parallelism, max_parallelism=None)
 
@@ -147,12 +175,14 @@ def _uneven(row: dict[str, Any]) -> dict[str, Any]:
 # --- the judgement ---------------------------------------------------------------------------------------------------
 
 
-def judge(places: Places, *, parallelism: int, is_finished: bool) -> Damage:
+def judge(places: Places, *, parallelism: int, is_finished: bool, output: Output | None = None) -> Damage:
     """The faults of the committed output. `is_finished` says that the job has read its source to the end, so that a
     record that is not in the output is lost."""
     expected = expected_numbers(places.control, splits=parallelism, keys=KEYS) if is_finished else None
-    rows = _read(places.rows, ("key", "seq"))
-    found = _read(places.windows, ("key", "window_start", "n", "total"))
+    output = output or FileOutput(places)
+    result = result_schema(SCHEMA, keys=("key",), time_column="ts", aggregates=_AGGREGATES)
+    rows = _read(output, "rows", _ROWS_SCHEMA)
+    found = _read(output, "windows", pa.schema([result.field(n) for n in ("key", "window_start", "n", "total")]))
     windows = Windows(
         keys=found["key"],
         windows=found["window_start"] // (WINDOW_NUMBERS * TICK_US),
@@ -175,13 +205,10 @@ def committed_files(folder: Path) -> list[Path]:
     return [file for _, file in sorted(named, key=place)]
 
 
-def _read(folder: Path, columns: Sequence[str]) -> dict[str, Int64s]:
-    """Columns of a Parquet sink as integers, in the order of commits. Times become microseconds."""
-    tables = [pq.read_table(file, columns=list(columns)) for file in committed_files(folder)]
-    return {
-        column: np.concatenate([_numbers(table.column(column)) for table in tables] or [np.empty(0, dtype=np.int64)])
-        for column in columns
-    }
+def _read(output: Output, name: str, schema: pa.Schema) -> dict[str, Int64s]:
+    """Columns of an output as integers, in the order of commits. Times become microseconds."""
+    table = output.read(name, schema)
+    return {column: _numbers(table.column(column)) for column in schema.names}
 
 
 def _numbers(column: Any) -> Int64s:

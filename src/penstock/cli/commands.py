@@ -6,6 +6,7 @@ import click
 
 from penstock.bench.backpressure import backpressure
 from penstock.bench.coordinator import coordinator
+from penstock.bench.kafka import kafka_bench
 from penstock.bench.nexmark import nexmark_bench
 from penstock.bench.operators import operators
 from penstock.bench.processor import processor
@@ -42,6 +43,7 @@ for _command in (
     main.add_command(_command)
 bench.add_command(backpressure)
 bench.add_command(coordinator)
+bench.add_command(kafka_bench)
 bench.add_command(nexmark_bench)
 bench.add_command(operators)
 bench.add_command(processor)

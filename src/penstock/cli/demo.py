@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from penstock.core.errors import SettingsError, UsageError
+from penstock.core.errors import HostError, SettingsError, UsageError
 from penstock.settings import CheckpointSettings
 from penstock.terminal.failures import EXIT_FAILED, reported_failures
 
 if TYPE_CHECKING:
     from penstock.api.connector import Source
     from penstock.bench.comparison import Comparison
+    from penstock.bench.torture_kafka import KafkaOutput
     from penstock.bench.watched_jobs import JobRun
     from penstock.bench.window_query import BidInput
     from penstock.spark.environment import Environment
@@ -30,6 +33,7 @@ DEFAULT_EVENTS = 30_000_000
 SPARE_CORES = 2
 RESTART_DELAY = "100ms"
 SPARE_RESTARTS = 3
+TOPIC = "hot-auctions"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +45,7 @@ class DemoOptions:
     kills: int
     seed: int
     interval: str
+    kafka: bool
     directory: Path | None
     keep: bool
     as_json: bool
@@ -61,6 +66,12 @@ class DemoOptions:
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Decides which bids are read.")
 @click.option("--interval", default="1s", show_default=True, help="How often a checkpoint is taken.")
+@click.option(
+    "--kafka",
+    is_flag=True,
+    help="Write the output into a topic of a Kafka broker, which is started for the demo. Needs Maven and the extra "
+    "'kafka'.",
+)
 @click.option(
     "--directory",
     type=click.Path(path_type=Path),
@@ -105,13 +116,15 @@ def run_demo(options: DemoOptions) -> int:
             application="penstock demo", cores=cores, work=work, ui=options.ui, ui_port=options.ui_port
         )
         _say(screen, f"starting Spark local[{cores}] ...", options)
-        with spark_session(session) as spark:
+        with _output(options, work) as output, spark_session(session) as spark:
             if options.ui:
                 _say(screen, f"Spark's page is {spark.sparkContext.uiWebUrl}", options)
-            environment = _program(spark, options, _source(options, bids, interval_ms), work)
+            environment = _program(spark, options, _source(options, bids, interval_ms), work, output)
             with make_display(screen, title="penstock demo", quiet=options.quiet) as display:
                 run = run_job(environment, display, name="demo", events=options.events, kills=options.kills)
             _say(screen, "computing the same query with Spark SQL and comparing row for row ...", options)
+            if output is not None:
+                _read_back(output, work / "out")
             comparison = compare_output(spark, bids, work / "out")
     _report(screen, options, run, comparison)
     if options.directory is not None or options.keep:
@@ -153,7 +166,35 @@ def _source(options: DemoOptions, bids: BidInput, interval_ms: int) -> Source:
     return source
 
 
-def _program(spark: Any, options: DemoOptions, source: Source, work: Path) -> Environment:
+@contextmanager
+def _output(options: DemoOptions, work: Path) -> Iterator[KafkaOutput | None]:
+    """The topic that the output goes to; None if the output goes to files."""
+    if not options.kafka:
+        yield None
+        return
+    from penstock.bench.kafka_broker import KafkaBroker, missing
+    from penstock.bench.torture_kafka import KafkaOutput
+
+    if (reason := missing()) is not None:
+        raise HostError(f"no Kafka broker can be started: {reason}")
+    with KafkaBroker(work / "broker") as broker:
+        output = KafkaOutput(broker.bootstrap, "demo", key="auction")
+        output.make_topics(broker, TOPIC)
+        yield output
+
+
+def _read_back(output: KafkaOutput, folder: Path) -> None:
+    """What a reader of committed records sees, as a file for the comparison."""
+    import pyarrow.parquet as pq
+
+    from penstock.bench.window_query import OUTPUT_SCHEMA
+    from penstock.sql.schemas import as_schema
+
+    folder.mkdir()
+    pq.write_table(output.read(TOPIC, as_schema(OUTPUT_SCHEMA, argument="schema")), folder / "topic.parquet")
+
+
+def _program(spark: Any, options: DemoOptions, source: Source, work: Path, output: KafkaOutput | None) -> Environment:
     import penstock as ps
     from penstock.bench.window_query import penstock_query
 
@@ -163,7 +204,8 @@ def _program(spark: Any, options: DemoOptions, source: Source, work: Path) -> En
         checkpointing=ps.Checkpointing(interval=options.interval, directory=work / "checkpoints"),
         restart=ps.fixed_delay(options.kills + SPARE_RESTARTS, RESTART_DELAY),
     )
-    penstock_query(environment, source, ps.parquet(str(work / "out")))
+    sink = ps.parquet(str(work / "out")) if output is None else output.sink(TOPIC)
+    penstock_query(environment, source, sink)
     return environment
 
 

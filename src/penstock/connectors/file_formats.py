@@ -78,6 +78,12 @@ class _Object(msgspec.Struct):
     """Any JSON object."""
 
 
+def objects_in(lines: bytes) -> int:
+    """How many JSON objects there are, one in a line; lines without text are passed by. Raises
+    `msgspec.DecodeError`."""
+    return len(msgspec.json.Decoder(_Object).decode_lines(lines))
+
+
 @dataclass(frozen=True)
 class JsonLines(LineFormat):
     """A JSON object in each line. Fields that are no columns are left out; columns that are no fields are null."""
@@ -89,11 +95,14 @@ class JsonLines(LineFormat):
         lines.decode()
         # Arrow's reader takes objects that are spread over lines, and a line that is `null` ends the process: so each
         # line is known to be an object before Arrow reads the block.
-        objects = msgspec.json.Decoder(_Object).decode_lines(lines)
-        if len(objects) != len(_LINES_WITH_MARKS.findall(lines)):
+        objects = objects_in(lines)
+        if objects != len(_LINES_WITH_MARKS.findall(lines)):
             raise Unreadable("there must be one JSON object in each line")
-        if not objects:
-            return _empty(self.schema)
+        return self.parsed(lines, rows=objects) if objects else _empty(self.schema)
+
+    def parsed(self, lines: bytes, *, rows: int) -> pa.RecordBatch:
+        """A row for each line, of lines that are known to be one object each. The last line ends with a line feed, and
+        `rows` is the number of lines, which is not 0."""
         fields = [field.with_type(_DAY_TIME) if pt.is_date(field.type) else field for field in self.schema]
         table = pajson.read_json(
             _readable(lines),
@@ -103,7 +112,7 @@ class JsonLines(LineFormat):
                 unexpected_field_behavior="ignore",
             ),
         )
-        return _checked(table, self.schema, rows=len(objects))
+        return _checked(table, self.schema, rows=rows)
 
 
 _DAY_TIME = pa.timestamp("us")

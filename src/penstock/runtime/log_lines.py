@@ -67,32 +67,6 @@ class _OwnHandler(logging.StreamHandler[Any]):
     """A handler that `configure_logging` has made."""
 
 
-class Listener(logging.Handler):
-    """A handler of Penstock's that keeps records and shows them to nobody by itself. To a program that sets up no
-    logging, Python shows warnings as long as there is no handler at all: a listener must not make them disappear."""
-
-    def handle(self, record: logging.LogRecord) -> bool:
-        """Take a record; and have it shown, if nobody else shows it."""
-        if record.levelno >= self.level:
-            self._show_as_before(record)
-        return bool(super().handle(record))
-
-    def _show_as_before(self, record: logging.LogRecord) -> None:
-        last, logger = logging.lastResort, logging.getLogger(record.name)
-        is_first = None
-        while last is not None:
-            for handler in logger.handlers:
-                if not isinstance(handler, Listener):
-                    return
-                # Of several listeners the first one has the record shown.
-                is_first = handler is self if is_first is None else is_first
-            if not logger.propagate or logger.parent is None:
-                break
-            logger = logger.parent
-        if is_first and last is not None and record.levelno >= last.level:
-            last.handle(record)
-
-
 def facts_of(record: logging.LogRecord) -> dict[str, Any]:
     """What a record says about itself, besides its text."""
     found = {name: getattr(record, name, None) for name in FIELDS}

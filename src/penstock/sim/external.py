@@ -200,10 +200,19 @@ class ExternalSystem:
             if token in self.dropped:
                 self.on_refused(self.dropped[token])
             raise ExternalError(f"transaction {token.decode()} is not prepared")
+        self.show(token, transaction)
+
+    def show(self, token: bytes, transaction: Transaction) -> None:
+        """The rows of a transaction become visible, under `token`."""
         self.committed[token] = transaction
         rows = sum(batch.num_rows for batch in transaction.batches)
         self._world.note(self._who, f"committed {transaction.name} ({rows} rows)")
         self.on_commit(transaction)
+
+    def perform(self, call: str, action: Callable[[], None]) -> None:
+        """The acting process calls the system. The process may die here, and the call may fail before or after its
+        work."""
+        self._perform(call, action)
 
     def drop(self, target: str, *, subtask: int, before_epoch: int, keep: Sequence[bytes] = ()) -> None:
         """Drop the transactions that earlier attempts of a subtask prepared for a sink, except the transactions in

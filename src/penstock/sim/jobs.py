@@ -248,6 +248,8 @@ class Workload:
     """Which pattern the job looks for, in the shape `MATCHES`."""
     induces: bool = False
     """Whether marks in the data say where checkpoints begin."""
+    replays: bool = False
+    """Whether sinks that commit in the slots replay what they kept, as the Kafka sink does."""
     align: Alignment | None = None
     """How far a source may read ahead of the other sources, in the shapes with event time; None: as far as it likes."""
 
@@ -284,6 +286,12 @@ class Workload:
         # A bit that decides nothing else.
         is_plain = self.updates is None and self.windows.is_timed
         return self.keyed and is_plain and (self.salt >> 8) % 2 == 1
+
+    @property
+    def has_applied_windows(self) -> bool:
+        """Whether a function over all records of a window counts them and finds the greatest value."""
+        # Bits that decide nothing else.
+        return self.updates is None and not self.has_rich_windows and (self.salt >> 12) % 2 == 1
 
     def splits_of(self, source: int) -> range:
         """The numbers of a source's splits."""

@@ -50,6 +50,7 @@ from penstock.sim.network import ADDRESS_PREFIX, Network
 from penstock.sim.on_driver import make_driver_sink
 from penstock.sim.outputs import SimSink
 from penstock.sim.programs import NAME, Program, StartedOver
+from penstock.sim.replaying import ReplaySink
 from penstock.sim.rules import Rule
 from penstock.sim.scenario import Scenario
 from penstock.sim.shapes import make_plan
@@ -77,6 +78,7 @@ class Parts:
     disk: Callable[[World], Disk] = Disk
     sink: Callable[[int, str], Sink] = SimSink
     driver_sink: Callable[..., Sink] = make_driver_sink
+    replay_sink: Callable[[int, str], Sink] = ReplaySink
 
 
 SOUND = Parts()
@@ -330,7 +332,8 @@ class Simulation:
     def _make_sink(self, name: str) -> Sink:
         world, on_driver = self.scenario.seed, self.scenario.workload.on_driver
         if on_driver is None or name not in on_driver.sinks:
-            return self._parts.sink(world, name)
+            replays = self.scenario.workload.replays
+            return self._parts.replay_sink(world, name) if replays else self._parts.sink(world, name)
         return self._parts.driver_sink(world, name, cleans_by_attempt=on_driver.cleans_by_attempt)
 
     def _build_master(self, actor: Actor, tenure: Tenure | None) -> MasterDriver:

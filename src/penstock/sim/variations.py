@@ -46,6 +46,9 @@ from penstock.sim.shapes import sinks_of
 from penstock.sim.user import UserRequest, Wish, draw_rescales, draw_savepoint_and_cancel
 from penstock.sim.window_kinds import BY_CLOCK, TIMED, WindowKind
 
+REPLAYING_SHARE = 0.2
+"""The share of worlds whose sinks replay what they kept."""
+
 
 def varied(random: Random, drawn: Scenario, duration_ms: int) -> Scenario:
     """The same world, perhaps with rescales, several regions, parts on the driver, a savepoint that outlives the job, a
@@ -67,7 +70,10 @@ def varied(random: Random, drawn: Scenario, duration_ms: int) -> Scenario:
         drawn = replace(drawn, workload=replace(drawn.workload, on_driver=spoiled))
     if drawn.again is not None and random.random() < 0.15:
         drawn = replace(drawn, again=draw_early_end(random, drawn.again))
-    return _with_other_steps(random, drawn)
+    drawn = _with_other_steps(random, drawn)
+    if random.random() < REPLAYING_SHARE:
+        drawn = replace(drawn, workload=replace(drawn.workload, replays=True))
+    return drawn
 
 
 def _with_other_steps(random: Random, drawn: Scenario) -> Scenario:
@@ -98,6 +104,8 @@ def _with_other_steps(random: Random, drawn: Scenario) -> Scenario:
     takes = drawn.workload.shape in (Shape.WINDOW, Shape.UNION_WINDOW) and _is_exactly_once(drawn)
     if takes and random.random() < 0.3:
         drawn = replace(drawn, workload=replace(drawn.workload, updates=draw_updates(random)))
+    if drawn.workload.shape is Shape.LATE and _is_exactly_once(drawn) and random.random() < 0.5:
+        drawn = replace(drawn, workload=replace(drawn.workload, updates=draw_updates(random)))
     has_runs = drawn.workload.shape in (Shape.WINDOW, Shape.UNION_WINDOW, Shape.ASKS_WINDOW, Shape.LATE)
     drawn = replace(drawn, workload=replace(drawn.workload, runs=draw_runs(random))) if has_runs else drawn
     pairs = drawn.workload.shape in PAIRS and drawn.workload.on_driver is None
@@ -117,6 +125,8 @@ def _with_other_steps(random: Random, drawn: Scenario) -> Scenario:
     drawn = _sorting(random, drawn) if takes and random.random() < 0.4 else drawn
     takes = drawn.workload.shape in (Shape.RUNNING, Shape.CHOOSES) and not drawn.workload.shares_keys
     drawn = _matching(random, drawn) if takes and random.random() < 0.4 else drawn
+    if drawn.workload.shape in (Shape.JOIN, Shape.CHANGES):
+        drawn = _with_workload(drawn, replace(drawn.workload, runs=draw_runs(random)))
     if drawn.workload.shape is Shape.TABLE and random.random() < 0.5:
         return _with_workload(drawn, replace(drawn.workload, refreshes=True))
     return _filling(random, drawn) if drawn.workload.shape is Shape.LIMIT else drawn

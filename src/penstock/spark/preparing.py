@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.api.connector import Footprint, Sink, Site, Source, UnpreparedSink
+from penstock.api.connector import Footprint, KeptFiles, Sink, Site, Source, UnpreparedSink
 from penstock.api.grouped import GroupedFunction
 from penstock.api.steps import KeyedProcessStep, ReadStep, TableJoinStep, WriteStep
 from penstock.connectors.table import TableSink
@@ -30,6 +30,7 @@ from penstock.plan.graph import OperatorPlan, Plan
 from penstock.private_folders import check_private
 from penstock.spark.clock import fresh_token
 from penstock.spark.foreach import LandedResults
+from penstock.spark.kept_files import StoredFiles
 from penstock.spark.result_places import check_known, folder_at
 from penstock.spark.tables import open_table, table_left_by
 from penstock.storage.files import FileStore
@@ -158,6 +159,12 @@ class _SparkSite(Site):
             mode=self.options.folder_mode,
         )
         return folder
+
+    def kept_files(self, folder: str) -> KeptFiles:
+        return StoredFiles(root=self.landing, folder=folder, options=self.options)
+
+    def fresh_token(self) -> str:
+        return fresh_token()
 
     def handing_over(self, function: Callable[[Any, int], Any]) -> Sink:
         return LandedResults(Path(self.landing) / self.results(), self._preparation.spark, function)

@@ -33,13 +33,17 @@ The seed also decides how records are cut into batches and which of two processe
 differs from seed to seed. The results themselves are the same for every seed, unless records are late. `scripted`
 sources are for this module only; `collect` is `penstock.collect`. Other sources and sinks can be used in a run too, and
 are called for real.
+
+`KafkaBroker` is a real Kafka broker of this machine, for tests of programs that read or write Kafka. The broker needs
+Maven, Java and the extra `kafka`.
 """
 
 from __future__ import annotations
 
+from penstock.bench.kafka_broker import KafkaBroker
 from penstock.connectors.collect_sink import CollectSink as Collected
 from penstock.connectors.collect_sink import collect
 from penstock.testing.runs import run
 from penstock.testing.scripts import Mark, Scripted, crash, pause, scripted
 
-__all__ = ["Collected", "Mark", "Scripted", "collect", "crash", "pause", "run", "scripted"]
+__all__ = ["Collected", "KafkaBroker", "Mark", "Scripted", "collect", "crash", "pause", "run", "scripted"]

@@ -6,16 +6,15 @@ Another part of the program may supply its own logs, with the same methods.
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from penstock.runtime.log_lines import Listener, clock_text
+from penstock.runtime.keeping_handler import KeepingHandler
+from penstock.runtime.log_lines import clock_text
 
 LINES_KEPT = 5_000
-SLOT_LOG = "slot.log"
-PRINTED = ("stdout", "print")
+SLOT_LINES = 5_000
 
 
 class Logs(Protocol):
@@ -30,7 +29,7 @@ class Logs(Protocol):
         ...
 
 
-class RecentLines(Listener):
+class RecentLines(KeepingHandler):
     """Keeps the last lines of Penstock's log in this process."""
 
     def __init__(self) -> None:
@@ -38,42 +37,70 @@ class RecentLines(Listener):
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         self._driver: deque[str] = deque(maxlen=LINES_KEPT)
         self._changed_ms = 0
-        self.slot_lines: Callable[[str, int], list[dict[str, Any]]] = lambda _job, _slot: []
-        """The last lines of a slot of a job, as `Job.log_lines` gives them."""
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def keep(self, record: logging.LogRecord) -> None:
         """Keep the line of a record."""
         try:
             line = self.format(record)
         except Exception:  # noqa: BLE001  # the arguments do not fit the text: the text alone is worth having
             line = str(record.msg)
         self._driver.append(line)
-        self._changed_ms = time.time_ns() // 1_000_000
+        self._changed_ms = int(record.created * 1_000)
 
     def names(self, job: str | None, slot: int | None) -> list[dict[str, object]]:
-        """The log of the driver, or of a slot."""
-        if job is not None and slot is not None:
-            lines = self.slot_lines(job, slot)
-            size = sum(len(_text_of(line)) + 1 for line in lines)
-            return [{"name": SLOT_LOG, "size": size, "mtime": lines[-1]["time"]}] if lines else []
+        """The log of the driver."""
         if slot is not None or job is not None:
             return []
         size = sum(len(line) + 1 for line in tuple(self._driver))
         return [{"name": "penstock.log", "size": size, "mtime": self._changed_ms}]
 
     def read(self, job: str | None, slot: int | None, name: str) -> str | None:
-        """The last lines. The standard output of a slot is what its code has printed."""
-        if job is not None and slot is not None and name in (SLOT_LOG, "stdout"):
-            lines = [line for line in self.slot_lines(job, slot) if name == SLOT_LOG or line["logger"] in PRINTED]
-            return "".join(f"{_text_of(line) if name == SLOT_LOG else line['text']}\n" for line in lines)
+        """The last lines."""
         if name != "penstock.log" or slot is not None or job is not None:
             return None
         return "".join(f"{line}\n" for line in tuple(self._driver))
 
 
-def _text_of(line: dict[str, Any]) -> str:
-    """A line of a slot, with what it is about."""
-    level = f"{line['level']} " if line["level"] else ""
-    subtask = "" if line["subtask"] is None else f"[{line['subtask']}]"
-    step = "" if line["operator"] is None else f"{line['operator']}{subtask} "
-    return f"{clock_text(line['time'] / 1_000)} {level}{step}{line['logger']}: {line['text']}"
+LinesOf = Callable[[str], Callable[..., dict[str, Any]] | None]
+"""From the id of a job to its `log_lines`; None if the job is not there any more."""
+
+
+class DriverAndSlots:
+    """The log of the driver, and the lines of slots as the driver of each job keeps them."""
+
+    def __init__(self, driver: RecentLines, lines_of: LinesOf) -> None:
+        self._driver = driver
+        self._lines_of = lines_of
+
+    def names(self, job: str | None, slot: int | None) -> list[dict[str, object]]:
+        """The log of the driver, or the log of a slot."""
+        if job is None or slot is None:
+            return self._driver.names(job, slot)
+        lines = self._lines(job, slot)
+        text = _text(lines)
+        return [{"name": f"slot-{slot}.log", "size": len(text), "mtime": lines[-1]["time"] if lines else 0}]
+
+    def read(self, job: str | None, slot: int | None, name: str) -> str | None:
+        """One log; of a slot also `stdout`, what the code of the program has printed there."""
+        if job is None or slot is None:
+            return self._driver.read(job, slot, name)
+        lines = self._lines(job, slot)
+        if name == "stdout":
+            return "".join(f"{line['text']}\n" for line in lines if line["logger"] == "print")
+        return _text(lines) if name == f"slot-{slot}.log" else None
+
+    def _lines(self, job: str, slot: int) -> list[dict[str, Any]]:
+        lines_of = self._lines_of(job)
+        found: list[dict[str, Any]] = [] if lines_of is None else lines_of(slot=slot, lines=SLOT_LINES)["lines"]
+        return found
+
+
+def _text(lines: list[dict[str, Any]]) -> str:
+    return "".join(
+        f"{clock_text(line['time'] / 1_000)} {line['level'] or '-'} {line['logger']}{_place(line)}: {line['text']}\n"
+        for line in lines
+    )
+
+
+def _place(line: dict[str, Any]) -> str:
+    return "" if line["operator"] is None else f" {line['operator']}[{line['subtask']}]"

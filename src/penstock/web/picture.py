@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from penstock.core.ids import VertexId
 from penstock.core.job.events import JobState
 from penstock.core.recovery.tenure import attempt_of
 from penstock.plan.checkpoint_graph import checkpoint_graph
 from penstock.plan.graph import Edge, Partitioning, Plan, Vertex
 from penstock.runtime.facts import JobFacts
+from penstock.settings import JobSettings
 from penstock.web import states
 from penstock.web.ids import job_id, operator_id, vertex_id
 from penstock.web.past import Past, rates_of
@@ -26,19 +29,22 @@ from penstock.web.pictured_failures import pictured_attempts, pictured_failures,
 Document = dict[str, Any]
 
 FORMAT = 1
+DEFAULTS: Document = msgspec.to_builtins(JobSettings())
 TOTALS = ("rows_in", "rows_out", "bytes_in", "bytes_out", "queued_bytes", "waiting_bytes")
 """Running totals and sizes of each subtask."""
 TIMES = ("busy_ms", "waiting_ms", "blocked_ms", "idle_ms")
 """What the time of each subtask has gone to."""
 
 
-def picture(facts: JobFacts, *, name: str, settings: Mapping[str, Any], past: Past) -> Document:
-    """The document of a job. `past` has the totals of a moment ago."""
+def picture(
+    facts: JobFacts, *, name: str, settings: Mapping[str, Any], past: Past, runs: Mapping[str, str] | None = None
+) -> Document:
+    """The document of a job. `past` has the totals of a moment ago, and `runs` says what each operator runs."""
     view, plan = facts.view, facts.plan
     started = min(facts.entered.values(), default=facts.now)
     ended = facts.entered.get(view.state) if view.state.is_terminal else None
     how = facts.attempts[-1].how if facts.attempts else ""
-    vertices = [] if plan is None else _vertices(facts, plan, past)
+    vertices = [] if plan is None else _vertices(facts, plan, past, runs or {})
     return {
         "format": FORMAT,
         "id": job_id(view.job),
@@ -57,6 +63,7 @@ def picture(facts: JobFacts, *, name: str, settings: Mapping[str, Any], past: Pa
         "parallelism": 0 if plan is None else plan.parallelism,
         "max_parallelism": -1 if plan is None else plan.max_parallelism,
         "settings": dict(settings),
+        "default_settings": DEFAULTS,
         "rows": {"in": view.rows_in, "read": view.rows_read, "out": view.rows_out},
         "rates": _job_rates(vertices),
         "watermark_ms": None if view.watermark_us is None else view.watermark_us // 1_000,
@@ -108,7 +115,7 @@ def _slots(facts: JobFacts) -> list[Document]:
 # --- vertices ----------------------------------------------------------------------------
 
 
-def _vertices(facts: JobFacts, plan: Plan, past: Past) -> list[Document]:
+def _vertices(facts: JobFacts, plan: Plan, past: Past, runs: Mapping[str, str]) -> list[Document]:
     layers = _layers(plan)
     kinds = {name: label.kind for v in checkpoint_graph(plan).vertices for name, label in v.labels.items()}
     slots = {slot.number: slot for slot in facts.slots if not slot.spare}
@@ -135,6 +142,7 @@ def _vertices(facts: JobFacts, plan: Plan, past: Past) -> list[Document]:
                         "key": str(each.operator),
                         "name": each.name,
                         "kind": kinds.get(each.operator, ""),
+                        "runs": runs.get(str(each.operator), ""),
                     }
                     for each in vertex.operators
                 ],

@@ -15,6 +15,7 @@ from penstock.web.history import History, point_of
 from penstock.web.ids import job_id
 from penstock.web.past import RecentTotals
 from penstock.web.picture import picture
+from penstock.web.pictured_steps import runs_of
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Driven(Protocol):
         ...
 
     def log_lines(self, *, after: int = 0, slot: int | None = None, lines: int = 200) -> dict[str, Any]:
-        """The last lines of the job's log."""
+        """The last lines that slots have logged or printed."""
         ...
 
 
@@ -80,6 +81,8 @@ class _Watched:
     made_ms: float = -1e9
     history: History = field(default_factory=History)
     recent: RecentTotals = field(default_factory=RecentTotals)
+    runs: Mapping[str, str] | None = None
+    """What each operator runs: found once, since it does not change."""
 
 
 class WatchedJobs:
@@ -155,7 +158,9 @@ class WatchedJobs:
         except TimeoutError:
             return
         past = job.recent.past(facts.now, facts.view.epoch)
-        job.document = picture(facts, name=shown.name, settings=shown.settings, past=past)
+        if job.runs is None and facts.plan is not None:
+            job.runs = runs_of(facts.plan)
+        job.document = picture(facts, name=shown.name, settings=shown.settings, past=past, runs=job.runs)
         job.recent.add(facts.now, facts.view.epoch, facts.view.tasks)
         if job.document["flink_state"] in states.ENDED and job.shown is not None:
             job.history.add(facts.now, point_of(job.document))

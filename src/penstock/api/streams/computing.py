@@ -65,7 +65,9 @@ class ComputesColumns:
                 hint="call upserts() behind this step",
             )
         compiled = compile_condition(condition, state.row_schema, argument="condition")
-        step = WhereStep(condition=compiled, schema=self.schema, has_changes=changelog is not None)
+        step = WhereStep(
+            condition=compiled, schema=self.schema, has_changes=changelog is not None, written=str(condition)
+        )
         return self._then(
             step, self.schema, kind="where", name=name, time_column=state.time_column, changelog=changelog
         )
@@ -96,6 +98,7 @@ class ComputesColumns:
             keep=False,
             schema=self._with_row_kind(pa.schema(fields)),
             explosion=explosion,
+            written=_written(columns, named),
         )
         kept = {
             column.origin: column.field.name
@@ -133,6 +136,7 @@ class ComputesColumns:
             keep=True,
             schema=self._with_row_kind(pa.schema(list(fields.values()))),
             explosion=explosion,
+            written=_written(columns, named),
         )
         replaced = {column.field.name for column in made if column.origin != column.field.name}
         kept = {name: name for name in self._state.row_schema.names if name not in replaced}
@@ -208,6 +212,11 @@ class ComputesColumns:
         first = exprs[0]
         repeated = pl.when(pl.col(self.schema.names[0]).is_null()).then(first).otherwise(first)
         return (repeated.alias(first.meta.output_name()), *exprs[1:])
+
+
+def _written(columns: tuple[ExpressionLike, ...], named: Mapping[str, ExpressionLike]) -> str:
+    """Columns as a user wrote them."""
+    return ", ".join([*map(str, columns), *(f"{column} AS {name}" for name, column in named.items())])
 
 
 def _check_distinct(names: list[str], argument: str) -> None:

@@ -139,7 +139,9 @@ class SinkOperator(Operator):
             self._forget(due)
             return
         self._committing = due
-        self.context.background.submit(lambda: self._sink.commit(committables), self._committed)
+        writer = self._opened()
+        commit = writer.commit if writer.commits else self._sink.commit
+        self.context.background.submit(lambda: commit(committables), self._committed)
 
     @property
     def pending(self) -> bool:

@@ -142,7 +142,7 @@ class SourceOperator(Operator):
         """Freeze the splits that are not read to their ends, with their positions."""
         if self._reader is None:
             return None
-        parts = () if self.ended else tuple(self._reader.snapshot())
+        parts = () if self.ended else tuple(self._reader.snapshot_for(checkpoint))
         state = OperatorState(operator=OperatorId(self.context.operator), split_lists={SPLITS: parts})
 
         def give(writer: StateWriter) -> OperatorState:  # noqa: ARG001  # positions are small and travel in the handle
