@@ -40,7 +40,7 @@ _LEAST_PORT = 10_000
 _PORTS_TRIED = 200
 _ASK_S = 5.0
 
-_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+_POM = f"""<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>penstock</groupId><artifactId>broker</artifactId><version>1</version><packaging>pom</packaging>
   <dependencies>
