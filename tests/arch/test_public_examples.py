@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import penstock
 
-STREAMS = ("Stream", "KeyedStream", "WindowedStream", "ConnectedStream", "ConnectedKeyedStreams")
+STREAMS = ("Stream", "KeyedStream", "WindowedStream", "ConnectedStream", "ConnectedKeyedStreams", "Pattern")
 MADE_BY_USERS = (
     "AggregateFunction",
     "AsyncFunction",
@@ -25,9 +25,7 @@ WITHOUT_EXAMPLE = frozenset(
     [
         "CheckpointHook",
         "Environment",
-        "KeyedStream.transform_with_state",
         "Sink",
-        "Stream.for_each_checkpoint",
     ]
 )
 

@@ -271,7 +271,9 @@ def test_hostile_names_are_texts(serve, look):
     assert page.title().startswith(hostile)
 
 
-@pytest.mark.parametrize("place", ["#/job/%E0%A4%A", "#/job/<img src=x onerror=alert(1)>/graph", "#/job//..", "#/x/y/z"])
+@pytest.mark.parametrize(
+    "place", ["#/job/%E0%A4%A", "#/job/<img src=x onerror=alert(1)>/graph", "#/job//..", "#/x/y/z"]
+)
 def test_a_hostile_address_is_harmless(serve, look, place):
     watched = look(serve().address)
     page = watched.open(place)

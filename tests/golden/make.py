@@ -8,11 +8,13 @@
     PYTHONPATH=src:tests/support python tests/golden/make.py updates-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py runs-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py joins-v2
+    PYTHONPATH=src:tests/support python tests/golden/make.py joinruns-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py requests-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py decimals-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py running-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py tops-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py sorts-v2
+    PYTHONPATH=src:tests/support python tests/golden/make.py updating_runs-v2
     PYTHONPATH=src:tests/support python tests/golden/make.py patterns-v2
 
 What was written before stays, and must be readable for ever. The modules of `tests/support` whose names begin with
@@ -27,6 +29,7 @@ from pathlib import Path
 import golden_aggregates
 import golden_content
 import golden_decimals
+import golden_join_runs
 import golden_joins
 import golden_native
 import golden_patterns
@@ -37,6 +40,7 @@ import golden_sketches
 import golden_sorts
 import golden_tops
 import golden_updates
+import golden_updating_runs
 import golden_windows
 
 
@@ -52,11 +56,13 @@ def main(version: str) -> None:
         "updates": golden_updates,
         "runs": golden_runs,
         "joins": golden_joins,
+        "joinruns": golden_join_runs,
         "requests": golden_requests,
         "decimals": golden_decimals,
         "running": golden_running,
         "tops": golden_tops,
         "sorts": golden_sorts,
+        "updating_runs": golden_updating_runs,
         "patterns": golden_patterns,
     }
     content = contents.get(version.partition("-")[0], golden_content)

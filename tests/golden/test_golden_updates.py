@@ -10,7 +10,8 @@ import golden_updates as content
 import pyarrow as pa
 import pytest
 
-from penstock.runtime.task.operators.updating_windows import CHANGES, ROWS, WAITING
+from penstock.runtime.task.operators.table_state import ROWS
+from penstock.runtime.task.operators.updating_windows import CHANGES, WAITING
 from penstock.runtime.task.operators.window_table import FORMAT, read_file
 
 HERE = Path(__file__).parent

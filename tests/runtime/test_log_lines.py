@@ -12,6 +12,7 @@ from penstock.core.errors import UsageError
 from penstock.core.ids import SlotId
 from penstock.core.messages import LogLine, WorkerLog
 from penstock.runtime import worker_logs
+from penstock.runtime.keeping_handler import KeepingHandler
 from penstock.runtime.log_lines import configure_logging
 
 LINE = LogLine(level=logging.WARNING, logger="mine", text="odd\nvalue", step="score", subtask=1, checkpoint=7)
@@ -73,3 +74,44 @@ def test_a_second_call_replaces_the_first_and_the_level_counts(ours):
 def test_what_is_no_format_or_level_is_refused(ours, wrong):
     with pytest.raises(UsageError, match="choose"):
         configure_logging(**wrong)
+
+
+# --- handlers that only keep records ---------------------------------------------------------------------------------
+
+
+class Keeping(KeepingHandler):
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.kept: list[str] = []
+
+    def keep(self, record: logging.LogRecord) -> None:
+        self.kept.append(record.getMessage())
+
+
+@pytest.fixture
+def alone(ours, monkeypatch):
+    """What Python shows by itself in a program that has set up no logging."""
+    # The handlers of the tests themselves are at the root.
+    ours.propagate = False
+    shown: list[str] = []
+    last = logging.Handler(logging.WARNING)
+    last.emit = lambda record: shown.append(record.getMessage())
+    monkeypatch.setattr(logging, "lastResort", last)
+    return shown
+
+
+def test_in_a_program_without_logging_handlers_that_keep_do_not_hide_warnings_and_show_them_once(ours, alone):
+    first, second = Keeping(), Keeping()
+    # The handlers of the tests themselves are taken away, too.
+    ours.handlers[:] = [first, second]
+    logging.getLogger("penstock.x").warning("odd")
+    logging.getLogger("penstock.x").info("quiet")
+    assert alone == ["odd"]
+    assert first.kept == second.kept == ["odd"]
+
+
+def test_in_a_program_with_logging_listeners_show_nothing(ours, alone):
+    written = io.StringIO()
+    ours.handlers[:] = [Keeping(), logging.StreamHandler(written)]
+    logging.getLogger("penstock.x").warning("odd")
+    assert (alone, written.getvalue()) == ([], "odd\n")

@@ -19,6 +19,7 @@ from penstock.sim.again import Again
 from penstock.sim.faults import CrashAfterCheckpoint, Fault, SlotCrash
 from penstock.sim.jobs import Shape
 from penstock.sim.joining import Joining
+from penstock.sim.kept_runs import KeptRuns
 from penstock.sim.rules import Rule
 from penstock.sim.run import run_scenario, scenario_of
 from penstock.sim.scenario import Scenario
@@ -77,6 +78,15 @@ def test_a_few_of_all_worlds_have_joins_that_take_rows_back():
     drawn = [scenario_of(seed).workload for seed in range(1, 1_500)]
     kinds = Counter(workload.joining.how for workload in drawn if workload.shape is Shape.CHANGES)
     assert len(kinds) > 3
+
+
+@pytest.mark.parametrize("runs", [KeptRuns.IN_MEMORY, KeptRuns.IN_FILES])
+@pytest.mark.parametrize("how", [JoinKind.INNER, JoinKind.FULL, JoinKind.SEMI])
+def test_the_changes_come_to_the_join_from_runs_whatever_dies(make: Any, how: JoinKind, runs: KeptRuns):
+    given = [make.workload(world, runs=runs) for world in joins(make, how, unaligned=True)]
+    results = [run_scenario(world) for world in given]
+    assert [result.violations for result in results] == [()] * len(results)
+    assert all(result.restores for result in results)
 
 
 # --- planted bugs -----------------------------------------------------------------------------------------------------

@@ -4,11 +4,12 @@ found."""
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from planted_bugs import found, shows, worlds
+from planted_bugs import first_found, found, shows, worlds
 
 from penstock.api.join_steps import Interval, JoinKind, Reach, SameWindow
 from penstock.api.windows import TumblingWindow
@@ -17,17 +18,20 @@ from penstock.runtime.task.operators import join, version_runs
 from penstock.runtime.task.operators.fired import Fired
 from penstock.runtime.task.operators.join import JoinOperator
 from penstock.runtime.task.operators.join_runs import JoinRuns, Run
+from penstock.runtime.task.operators.join_state import JoinState
 from penstock.runtime.task.operators.table_join import TableJoinOperator
 from penstock.runtime.task.operators.version_runs import VersionRuns
 from penstock.sim.again import Again
 from penstock.sim.faults import CrashAfterCheckpoint, Fault, SlotCrash
 from penstock.sim.jobs import TICK_US, Shape
 from penstock.sim.joining import Joining
+from penstock.sim.kept_runs import KeptRuns
 from penstock.sim.rules import Rule
 from penstock.sim.run import run_scenario, scenario_of
 from penstock.sim.scenario import Scenario
 from penstock.sim.slots import Notice
 from penstock.sim.user import Moment, UserRequest, Wish
+from penstock.state.runs import RunFiles
 
 CRASHES: tuple[Fault, ...] = (
     CrashAfterCheckpoint(at_ms=0, slot=0, delay_ms=5, notice=Notice.TOLD),
@@ -133,6 +137,65 @@ def test_rows_of_a_table_that_are_missing_in_a_subtask_are_found(make: Any, monk
 
     monkeypatch.setattr(TableJoinOperator, "_wanted", wanted)
     assert shows(Rule.EXACTLY_ONCE, tables(make, JoinKind.LEFT))
+
+
+# --- runs that checkpoints share --------------------------------------------------------------------------------------
+
+RUNS = (KeptRuns.IN_MEMORY, KeptRuns.IN_FILES)
+
+
+def in_runs(make: Any, how: JoinKind, runs: KeptRuns, count: int = 3, **changes: Any) -> list[Scenario]:
+    """Jobs with a join that keeps its records in short runs."""
+    return [make.workload(world, runs=runs) for world in joins(make, how, count, **changes)]
+
+
+@pytest.mark.parametrize("runs", RUNS)
+@pytest.mark.parametrize("how", JoinKind)
+def test_every_row_is_shown_once_from_runs_whatever_dies(make: Any, how: JoinKind, runs: KeptRuns):
+    given = in_runs(make, how, runs, unaligned=True)
+    given += [make.workload(world, runs=runs) for world in versions(make, 1)]
+    results = [run_scenario(world) for world in given]
+    assert [result.violations for result in results] == [()] * len(results)
+    assert all(result.restores for result in results)
+
+
+def test_seeds_draw_joins_in_runs_in_memory_and_in_files():
+    drawn = [scenario_of(seed).workload for seed in range(1, 1_000)]
+    kinds = Counter(workload.runs for workload in drawn if workload.shape is Shape.JOIN)
+    assert min(kinds[runs] for runs in KeptRuns) >= 2
+
+
+def test_a_run_that_is_in_no_checkpoint_is_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    honest = JoinState._freeze
+
+    def freeze(state: JoinState, frozen: Any, run: Run, side: int, options: Any) -> None:
+        if len(frozen.saved) != 1:
+            honest(state, frozen, run, side, options)
+
+    monkeypatch.setattr(JoinState, "_freeze", freeze)
+    assert shows(Rule.EXACTLY_ONCE, in_runs(make, JoinKind.INNER, KeptRuns.IN_FILES, 6))
+
+
+def test_runs_that_a_merge_drops_too_early_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    honest = JoinRuns._replace
+
+    def replace_runs(runs: JoinRuns, merge: Any, made: list[Run]) -> None:
+        merge.dropped = None if merge.dropped is None else merge.dropped + 20 * TICK_US
+        honest(runs, merge, [run for run in made if run.size > 1 or len(runs.runs) < 3])
+
+    monkeypatch.setattr(JoinRuns, "_replace", replace_runs)
+    assert shows(Rule.EXACTLY_ONCE, in_runs(make, JoinKind.INNER, KeptRuns.IN_MEMORY, 8))
+
+
+def test_files_of_aborted_checkpoints_that_are_used_again_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
+    def aborted(files: RunFiles, checkpoint: Any) -> None:
+        files.completed(checkpoint)
+
+    monkeypatch.setattr(RunFiles, "aborted", aborted)
+    given = in_runs(make, JoinKind.INNER, KeptRuns.IN_FILES, 8)
+    given = [make.checkpoints(world, interval_ms=40, timeout_ms=100) for world in given]
+    given = [replace(world, work_us=(500, 60_000)) for world in given]
+    assert first_found(given)
 
 
 # --- planted bugs -----------------------------------------------------------------------------------------------------

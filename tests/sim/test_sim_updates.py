@@ -8,20 +8,26 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from planted_bugs import found, worlds
 
-from penstock.api.steps import Updates
+from penstock.api.steps import WINDOW_ROWS, Updates
 from penstock.core.recovery.metadata import Claim
-from penstock.runtime.task.operators import updating_windows
+from penstock.runtime.task.operators import table_state, updating_windows
+from penstock.runtime.task.operators.applying import ApplyOperator
 from penstock.runtime.task.operators.fired import Fired
 from penstock.runtime.task.operators.keyed_rows import Found, KeyedRows
+from penstock.runtime.task.operators.keyed_runs import FrozenKeyed
+from penstock.runtime.task.operators.late_windows import LateRecordsOperator
+from penstock.runtime.task.operators.updating_panes import UpdatingPaneOperator
 from penstock.runtime.task.operators.updating_windows import CHANGES, WAITING, UpdatingWindowOperator
 from penstock.sim.again import Again
 from penstock.sim.changes import table_of
 from penstock.sim.external import Transaction
 from penstock.sim.faults import CrashAfterCheckpoint
 from penstock.sim.jobs import Shape
+from penstock.sim.kept_runs import KeptRuns
 from penstock.sim.rules import Rule
 from penstock.sim.run import run_scenario, scenario_of
 from penstock.sim.scenario import Scenario
@@ -98,18 +104,106 @@ def test_seeds_draw_updates_of_every_kind():
 # --- planted bugs -----------------------------------------------------------------------------------------------------
 
 
+def nothing(rows: KeyedRows, like: Any) -> Found:
+    """As if the rows of a key were not found."""
+    none = np.empty(0, np.int64)
+    return Found(rows._schema.empty_table(), none, none)
+
+
 @pytest.mark.parametrize("kind", TIMED)
 def test_updates_of_results_that_are_taken_for_new_are_found(
     make: Any, monkeypatch: pytest.MonkeyPatch, kind: WindowKind
 ):
-    """As if the rows of a key were not found."""
-
-    def nothing(rows: KeyedRows, like: Any) -> Found:
-        none = np.empty(0, np.int64)
-        return Found(rows._schema.empty_table(), none, none)
-
     monkeypatch.setattr(KeyedRows, "find", nothing)
+    monkeypatch.setattr(UpdatingPaneOperator, "_there", lambda self, *wanted: self._partials.empty_table())
     assert found(updating(make, kind, ALL)) == [Rule.EXACTLY_ONCE]
+
+
+def in_runs(world: Scenario, kept: KeptRuns) -> Scenario:
+    """The same world with rows in short runs, which checkpoints share."""
+    return replace(world, workload=replace(world.workload, runs=kept))
+
+
+@pytest.mark.parametrize("kept", [KeptRuns.IN_MEMORY, KeptRuns.IN_FILES])
+@pytest.mark.parametrize("updates", [LATE, THREE])
+@pytest.mark.parametrize("kind", [WindowKind.SLIDING, WindowKind.SESSION, WindowKind.GLOBAL])
+def test_rows_in_runs_that_checkpoints_share_are_restored(
+    make: Any, kind: WindowKind, updates: Updates, kept: KeptRuns
+):
+    assert found([in_runs(world, kept) for world in updating(make, kind, updates, count=1)]) == []
+
+
+@pytest.mark.parametrize("kind", [WindowKind.SESSION, WindowKind.COUNT])
+def test_marks_of_rows_that_are_not_saved_are_found(make: Any, monkeypatch: pytest.MonkeyPatch, kind: WindowKind):
+    """As if the rows that a run has lost were still in its file."""
+    updates = LATE if kind is WindowKind.SESSION else None
+    given = [in_runs(world, KeptRuns.IN_FILES) for world in updating(make, kind, updates, count=4)]
+    assert found(given) == []
+    monkeypatch.setattr(FrozenKeyed, "gone", None)
+    assert found(given) == [Rule.EXACTLY_ONCE]
+
+
+def late(make: Any, kind: WindowKind, updates: Updates, *, count: int = 2) -> list[Scenario]:
+    """Windows that show updates, and whose late records are read."""
+
+    def changed(scenario: Scenario) -> Scenario:
+        made = make.checkpoints(make.shape(scenario, Shape.LATE), interval_ms=10)
+        made = make.workload(
+            made, windows=kind, keys=6, slow_us=4_000, updates=updates, window_us=5_000, disorder_us=40_000
+        )
+        return make.workload(made, lateness_us=15_000)
+
+    return worlds(make, count, make.steady, changed, faults=CRASHES)
+
+
+@pytest.mark.parametrize("updates", SHOWN.values(), ids=SHOWN)
+@pytest.mark.parametrize("kind", TIMED)
+def test_every_record_is_late_or_in_a_result_that_was_not_taken_back(make: Any, kind: WindowKind, updates: Updates):
+    assert found(late(make, kind, updates, count=1)) == []
+
+
+@pytest.mark.parametrize("kind", TIMED)
+def test_late_records_that_nobody_gets_are_found(make: Any, monkeypatch: pytest.MonkeyPatch, kind: WindowKind):
+    monkeypatch.setattr(LateRecordsOperator, "_late_records", lambda self, batch: None)
+    assert found(late(make, kind, ALL, count=4)) == [Rule.EXACTLY_ONCE]
+
+
+def applied(make: Any, kind: WindowKind, *, count: int = 2) -> list[Scenario]:
+    """Windows whose records a function gets."""
+
+    def changed(scenario: Scenario) -> Scenario:
+        made = make.checkpoints(make.shape(scenario, Shape.WINDOW), interval_ms=10)
+        return make.workload(made, windows=kind, keyed=True, keys=6, slow_us=4_000, salt=1 << 12, shares_keys=False)
+
+    return worlds(make, count, make.steady, changed, faults=CRASHES)
+
+
+@pytest.mark.parametrize("kind", [WindowKind.TUMBLING, WindowKind.SESSION, WindowKind.COUNT])
+def test_a_function_gets_all_records_of_a_window(make: Any, kind: WindowKind):
+    given = applied(make, kind)
+    assert all(world.workload.has_applied_windows for world in given)
+    assert found(given) == []
+
+
+@pytest.mark.parametrize("kind", [WindowKind.TUMBLING, WindowKind.SESSION, WindowKind.COUNT])
+def test_records_that_a_function_does_not_get_are_found(make: Any, monkeypatch: pytest.MonkeyPatch, kind: WindowKind):
+    honest = ApplyOperator._made
+
+    def fewer(self: Any, batch: Any) -> Any:
+        lists = batch.column(WINDOW_ROWS)
+        shorter = pc.list_slice(lists, 0, 1, return_fixed_size_list=False)
+        place = batch.schema.get_field_index(WINDOW_ROWS)
+        return honest(self, batch.set_column(place, batch.schema.field(WINDOW_ROWS), shorter))
+
+    monkeypatch.setattr(ApplyOperator, "_made", fewer)
+    assert found(applied(make, kind)) == [Rule.EXACTLY_ONCE]
+
+
+def test_seeds_draw_late_records_with_updates_and_functions_over_windows():
+    drawn = [scenario_of(seed).workload for seed in range(1_000)]
+    assert any(workload.shape is Shape.LATE and workload.updates is not None for workload in drawn)
+    assert any(workload.shape is Shape.WINDOW and workload.has_applied_windows for workload in drawn)
+    assert any(workload.windows is WindowKind.COUNT and workload.has_applied_windows for workload in drawn)
 
 
 @pytest.mark.parametrize("kind", TIMED)
@@ -124,13 +218,13 @@ def test_windows_that_are_shown_again_after_a_restore_are_found(
 def test_changes_and_waiting_rows_that_are_not_restored_are_found(
     make: Any, monkeypatch: pytest.MonkeyPatch, part: str, updates: Updates
 ):
-    honest = updating_windows.decode
+    honest = table_state.decode
 
     def without(data: bytes, own: Any) -> Any:
         rows, header = honest(data, own)
         return (rows.slice(0, 0) if header.part == part else rows), header
 
-    monkeypatch.setattr(updating_windows, "decode", without)
+    monkeypatch.setattr(table_state, "decode", without)
     assert found(updating(make, WindowKind.TUMBLING, updates, count=4)) == [Rule.EXACTLY_ONCE]
 
 

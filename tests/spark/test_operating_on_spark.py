@@ -111,7 +111,8 @@ def test_a_job_is_run_looked_at_and_stopped_from_the_command_line(folder):
             top = penstock(place, "top", "bids", "--once", "--json")
             assert json.loads(top.stdout)["steps"][0]["events_in_per_second"] > 0
             assert penstock(place, "report", "bids", "-o", "r.html").returncode == 0
-            assert "bids.count" in (place / "r.html").read_text()
+            assert "window" not in shown.stdout
+            assert "hash by auction" in (place / "r.html").read_text()
             assert penstock(place, "stop", "bids", "--savepoint", "saved").returncode == 0
             output, errors = running.communicate(timeout=120)
         finally:

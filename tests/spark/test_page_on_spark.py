@@ -99,26 +99,8 @@ def test_a_job_is_seen_and_driven_over_http(spark, tmp_path, page, request):
     assert [bar["acknowledged"] for bar in timeline["bars"]] == [True, True]
     assert timeline["sentence"]
 
-    # The state of the newest checkpoint, and one key of it.
-    operator = next(o for o in sink["operators"] if o["kind"] == "window")
-    path = f"/penstock/state/{key}/{operator['id']}"
-    rows = until(lambda: found_rows(client, f"{path}/windows?key=3"), "a key in a checkpoint")
-    assert {row["k"] for row in rows} == {3}
-    groups = until(lambda: client.get(f"{path}/windows").json().get("key_groups"), "the key groups")
-    assert all(count > 0 for _, count in groups)
-
-    # A checkpoint, a savepoint where the program allows it, and its disposal.
-    asked = client.post(f"/jobs/{key}/checkpoints", json={}).json()["request-id"]
-    assert ended(client, f"/jobs/{key}/checkpoints/{asked}")["checkpointId"] > newest
-    body = {"target-directory": str(tmp_path / "mine")}
-    asked = client.post(f"/jobs/{key}/savepoints", json=body).json()["request-id"]
-    location = ended(client, f"/jobs/{key}/savepoints/{asked}")["location"]
-    assert location.startswith(str(tmp_path / "mine"))
-    asked = client.post("/savepoint-disposal", json={"savepoint-path": location}).json()["request-id"]
-    assert ended(client, f"/savepoint-disposal/{asked}") == {}
-    assert list((tmp_path / "mine").iterdir()) == []
-    refused = client.post("/savepoint-disposal", json={"savepoint-path": str(tmp_path / "cp")}).json()["request-id"]
-    assert "failure-cause" in ended(client, f"/savepoint-disposal/{refused}")
+    look_into_state(client, key, sink)
+    act(client, key, newest, tmp_path)
 
     # The page sees it live.
     with client.stream("GET", f"/penstock/stream?job={key}") as events:
@@ -139,6 +121,31 @@ def test_a_job_is_seen_and_driven_over_http(spark, tmp_path, page, request):
     assert client.patch(f"/jobs/{key}").status_code == 409
     assert [file.name for file in (tmp_path / "archive").iterdir()] == [f"{key}.json"]
     client.close()
+
+
+def look_into_state(client, key, sink):
+    """The state of the newest checkpoint, and one key of it."""
+    operator = next(o for o in sink["operators"] if o["kind"] == "window")
+    path = f"/penstock/state/{key}/{operator['id']}"
+    rows = until(lambda: found_rows(client, f"{path}/windows?key=3"), "a key in a checkpoint")
+    assert {row["k"] for row in rows} == {3}
+    groups = until(lambda: client.get(f"{path}/windows").json().get("key_groups"), "the key groups")
+    assert all(count > 0 for _, count in groups)
+
+
+def act(client, key, newest, tmp_path):
+    """A checkpoint, a savepoint where the program allows it, and its disposal."""
+    asked = client.post(f"/jobs/{key}/checkpoints", json={}).json()["request-id"]
+    assert ended(client, f"/jobs/{key}/checkpoints/{asked}")["checkpointId"] > newest
+    body = {"target-directory": str(tmp_path / "mine")}
+    asked = client.post(f"/jobs/{key}/savepoints", json=body).json()["request-id"]
+    location = ended(client, f"/jobs/{key}/savepoints/{asked}")["location"]
+    assert location.startswith(str(tmp_path / "mine"))
+    asked = client.post("/savepoint-disposal", json={"savepoint-path": location}).json()["request-id"]
+    assert ended(client, f"/savepoint-disposal/{asked}") == {}
+    assert list((tmp_path / "mine").iterdir()) == []
+    refused = client.post("/savepoint-disposal", json={"savepoint-path": str(tmp_path / "cp")}).json()["request-id"]
+    assert "failure-cause" in ended(client, f"/savepoint-disposal/{refused}")
 
 
 def found_rows(client, path):
@@ -179,21 +186,7 @@ def test_a_client_that_was_made_for_flink_is_content(spark, tmp_path, page, requ
     numbers = client.jobs.get_checkpoint_ids(key)
     details = client.jobs.get_checkpoint_details(key, numbers[-1], show_subtasks=True)
     assert set(details["tasks"]) == plan
-    for name in plan:
-        vertex = client.jobs.get_vertex(key, name)
-        assert vertex.details()["subtasks"][0]["attempt"] == 1
-        assert vertex.backpressure()["status"] == "ok"
-        vertex.watermarks(), vertex.subtasktimes(), vertex.taskmanagers()
-        assert "0.numRecordsIn" in vertex.metric_names()
-        assert vertex.subtasks.subtask_ids() == [0]
-        assert vertex.subtasks.get(0)["status"] == "RUNNING"
-        assert vertex.subtasks.get_attempt(0)["attempt"] == 1
-        assert vertex.subtasks.metrics(metric_names=["numRecordsOut"])["numRecordsOut"]["sum"] >= 0
-    (manager,) = client.taskmanagers.taskmanager_ids()
-    assert client.taskmanagers.get(manager)["assignedTasks"] == 2
-    client.taskmanagers.metrics(), client.taskmanagers.get_logs(manager), client.taskmanagers.get_thread_dump(manager)
-    client.jobmanager.metrics()
-    assert client.jobmanager.config()
+    look_at_vertices(client, key, plan)
 
     restarts = httpx.get(f"{address()}/penstock/jobs/{key}").json()["attempts"]
     assert [attempt["how"] for attempt in restarts] == ["", "failed"]
@@ -209,3 +202,21 @@ def test_a_client_that_was_made_for_flink_is_content(spark, tmp_path, page, requ
     with pytest.raises(ps.JobCancelled):
         job.wait()
     until(lambda: client.jobs.all() == [{"id": key, "status": "CANCELED"}], "the end")
+
+
+def look_at_vertices(client, key, plan):
+    for name in plan:
+        vertex = client.jobs.get_vertex(key, name)
+        assert vertex.details()["subtasks"][0]["attempt"] == 1
+        assert vertex.backpressure()["status"] == "ok"
+        vertex.watermarks(), vertex.subtasktimes(), vertex.taskmanagers()
+        assert "0.numRecordsIn" in vertex.metric_names()
+        assert vertex.subtasks.subtask_ids() == [0]
+        assert vertex.subtasks.get(0)["status"] == "RUNNING"
+        assert vertex.subtasks.get_attempt(0)["attempt"] == 1
+        assert vertex.subtasks.metrics(metric_names=["numRecordsOut"])["numRecordsOut"]["sum"] >= 0
+    (manager,) = client.taskmanagers.taskmanager_ids()
+    assert client.taskmanagers.get(manager)["assignedTasks"] == 2
+    client.taskmanagers.metrics(), client.taskmanagers.get_logs(manager), client.taskmanagers.get_thread_dump(manager)
+    client.jobmanager.metrics()
+    assert client.jobmanager.config()

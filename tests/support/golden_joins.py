@@ -43,7 +43,7 @@ def files() -> dict[str, bytes]:
                 found[f"{kind}/{subtask}-{number}"] = rig.store.get(file)
         shown = len(rig.output.rows)
         _go_on(rig, states, PARALLELISM)
-        found[f"{kind}/to-come.json"] = json.dumps(_in_order(step, rig.output.rows[shown:])).encode()
+        found[f"{kind}/to-come.json"] = json.dumps(in_order(step, rig.output.rows[shown:])).encode()
     return found
 
 
@@ -92,15 +92,15 @@ def restored(kind: str, folder: Path, parallelism: int) -> list[Any]:
             )
         )
     _go_on(rig, tuple(states), parallelism)
-    return _in_order(rig.step, rig.output.rows)
+    return in_order(rig.step, rig.output.rows)
 
 
 def _change(rig: JoinRig, step: RegularJoinStep, side: int, kind: str, records: Sequence[Record]) -> None:
     rig.feed_batch(side, changes_of(step, side, records, [kind] * len(records)))
 
 
-def _in_order(step: TwoSidedStep, rows: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """The rows in an order of their own. What changes come to does not depend on how many of them come at once."""
+def in_order(step: TwoSidedStep, rows: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Rows in an order of their own. What changes come to does not depend on how many of them come at once."""
     if not isinstance(step, RegularJoinStep):
         return sorted(map(list, rows), key=repr)
     found = Counter[Any]()

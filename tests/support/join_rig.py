@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import polars as pl
 import pyarrow as pa
-from golden_windows import Files
+from golden_runs import SharedFiles
+from held_work import HeldWork
 
 from penstock.api.join_steps import (
     LEFT,
@@ -35,8 +36,10 @@ from penstock.core.messages import OperatorState
 from penstock.plan.key_groups import range_of
 from penstock.runtime.task.operators.base import Operator, OperatorContext
 from penstock.runtime.task.operators.build import build_operator
+from penstock.runtime.task.operators.sorted_runs import RunOptions
 from penstock.runtime.task.partitioning import partition
 from penstock.runtime.task.slices import Slice
+from penstock.settings import StateSettings
 
 GROUPS = 16
 TIME = pa.timestamp("us", "UTC")
@@ -180,22 +183,37 @@ class JoinRig:
     """A join with some subtasks, which can be stopped with a snapshot and begun again with another number of
     subtasks."""
 
-    def __init__(self, step: TwoSidedStep, output: Output, *, parallelism: int = 1, most: int | None = None) -> None:
-        """With `most` the join does at most so many rows in a slice."""
+    def __init__(
+        self,
+        step: TwoSidedStep,
+        output: Output,
+        *,
+        parallelism: int = 1,
+        most: int | None = None,
+        runs: RunOptions | None = None,
+        state: StateSettings | None = None,
+    ) -> None:
+        """With `most` the join does at most so many rows in a slice. With `runs` large runs are merged when
+        `background` is collected."""
         self.step = step
         self.output = output
         self._most = most
+        self._runs = runs or RunOptions()
+        self._settings = state or StateSettings()
+        self.background: Any = None if runs is None else HeldWork()
         self.now_ms = 0
-        self.store = Files({})
+        self.store = SharedFiles({})
+        self._checkpoints = 0
         self.operators = self._opened(parallelism, ())
 
     def _opened(self, parallelism: int, states: tuple[OperatorState, ...]) -> list[Operator]:
         made = []
         unused: Any = None
+        self._checkpoints += 1
         for subtask in range(parallelism):
             context = OperatorContext(
                 job=JobId("job"),
-                epoch=Epoch(1),
+                epoch=Epoch(self._checkpoints),
                 task=TaskId(VertexId("join"), subtask),
                 operator="join",
                 name="join",
@@ -203,7 +221,9 @@ class JoinRig:
                 max_parallelism=GROUPS,
                 key_groups=range_of(subtask, parallelism=parallelism, groups=GROUPS),
                 now=lambda: Instant(self.now_ms),
-                background=unused,
+                background=self.background,
+                runs=self._runs,
+                state=self._settings,
                 restored=states,
                 fresh=not states,
                 reader=self.store,
@@ -258,9 +278,24 @@ class JoinRig:
         taken = [operator.snapshot(CheckpointId(1), CheckpointOptions()) for operator in self.operators]
         return tuple(work(self.store) for work in taken if work is not None)
 
+    def checkpoint(
+        self, options: CheckpointOptions | None = None, *, completes: bool = True
+    ) -> tuple[OperatorState, ...]:
+        """The state of all subtasks in a checkpoint that completes or is aborted."""
+        self._checkpoints += 1
+        checkpoint = CheckpointId(self._checkpoints)
+        taken = [operator.snapshot(checkpoint, options or CheckpointOptions()) for operator in self.operators]
+        states = tuple(work(self.store) for work in taken if work is not None)
+        for operator in self.operators:
+            (operator.completed if completes else operator.aborted)(checkpoint)
+        return states
+
     def restored(self, parallelism: int, states: tuple[OperatorState, ...] | None = None) -> None:
         """Begin again from a snapshot of this moment, or from other states, with so many subtasks."""
-        self.operators = self._opened(parallelism, self.snapshot() if states is None else states)
+        states = self.snapshot() if states is None else states
+        for operator in self.operators:
+            operator.close()
+        self.operators = self._opened(parallelism, states)
         for operator in self.operators:
             self._done(operator, operator.fire, (Instant(0),), lambda: False)
 

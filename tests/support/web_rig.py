@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -176,7 +177,6 @@ def make_facts(state=JobState.RUNNING, *, parallelism=2, checkpoints=None, tasks
     checkpoints = default_checkpoints(parallelism) if checkpoints is None else checkpoints
     newest = {c.status: _head(c) for c in reversed(checkpoints) if not c.kind.is_savepoint}
     savepoints = [_head(c) for c in checkpoints if c.kind.is_savepoint]
-    cause = FailureCause(text="ValueError: 5", traceback="Traceback\nValueError: 5", operator=name, subtask=1)
     failure = FailureView(
         epoch=1,
         when=BEGAN + 1_000,
@@ -212,6 +212,21 @@ def make_facts(state=JobState.RUNNING, *, parallelism=2, checkpoints=None, tasks
         failures=(failure,) if failures else (),
         tasks=make_tasks(parallelism) if tasks is None else tasks,
     )
+    return JobFacts(
+        now=NOW,
+        view=view,
+        plan=plan,
+        checkpoints=checkpoints,
+        entered={JobState.STARTING: BEGAN, JobState.DEPLOYING: BEGAN + 1_100, state: BEGAN + 1_300},
+        attempts=two_attempts(name, parallelism),
+        tasks={task: TaskView(attempt=1, epoch=2, deployed=BEGAN + 1_100, ran=BEGAN + 1_300) for task in plan.tasks},
+        rescales=(RescaleView(asked=BEGAN + 50_000, before=1, after=2, state="completed", times={"completed": NOW}),),
+        slots=two_slots(parallelism),
+    )
+
+
+def two_attempts(name, parallelism):
+    cause = FailureCause(text="ValueError: 5", traceback="Traceback\nValueError: 5", operator=name, subtask=1)
     first = AttemptView(
         epoch=1,
         tasks=None,
@@ -226,28 +241,22 @@ def make_facts(state=JobState.RUNNING, *, parallelism=2, checkpoints=None, tasks
     second = AttemptView(
         epoch=2, tasks=None, deployed=BEGAN + 1_100, ran=BEGAN + 1_300, restored=1, rows_read_before=500 * parallelism
     )
-    return JobFacts(
-        now=NOW,
-        view=view,
-        plan=plan,
-        checkpoints=checkpoints,
-        entered={JobState.STARTING: BEGAN, JobState.DEPLOYING: BEGAN + 1_100, state: BEGAN + 1_300},
-        attempts=(first, second),
-        tasks={task: TaskView(attempt=1, epoch=2, deployed=BEGAN + 1_100, ran=BEGAN + 1_300) for task in plan.tasks},
-        rescales=(RescaleView(asked=BEGAN + 50_000, before=1, after=2, state="completed", times={"completed": NOW}),),
-        slots=tuple(
-            SlotFacts(
-                number=i,
-                incarnation=1,
-                name=f"slot-{i}.1.0",
-                host="h",
-                pid=10 + i,
-                spare=False,
-                heard=NOW - 100,
-                process={"rss_bytes": 1e8, "peak_rss_bytes": 2e8, "cpu_s": 1.5, "threads": 3},
-            )
-            for i in range(parallelism)
-        ),
+    return first, second
+
+
+def two_slots(parallelism):
+    return tuple(
+        SlotFacts(
+            number=i,
+            incarnation=1,
+            name=f"slot-{i}.1.0",
+            host="h",
+            pid=10 + i,
+            spare=False,
+            heard=NOW - 100,
+            process={"rss_bytes": 1e8, "peak_rss_bytes": 2e8, "cpu_s": 1.5, "threads": 3},
+        )
+        for i in range(parallelism)
     )
 
 
@@ -285,6 +294,11 @@ class Played:
     def cancel(self):
         self._do("cancel")
 
+    def log_lines(self, *, after=0, slot=None, lines=200):
+        place = {"operator": "window", "subtask": 1}
+        line = {"time": BEGAN, "slot": slot, "level": "INFO", "logger": "x", **place, "text": "it was said"}
+        return {"lines": [line, {**line, "logger": "print", "text": "printed"}], "next": 2, "left_out": 0}
+
 
 REFUSED = SnapshotFailed("the savepoint failed: the disk is full")
 
@@ -301,7 +315,9 @@ class Rig:
         self.jobs = WatchedJobs(ended_kept=3, clock_ms=self._clock, archived=archived or self.archived.append)
         self.executor = ThreadPoolExecutor(2)
         self.add(JOB, self.job, folders=folders, settings=settings)
-        acting = Acting(Actions(self.executor, self._clock), self.jobs.driven, self.jobs.folders)
+        acting = Acting(
+            Actions(self.executor, self._clock, lambda: secrets.token_hex(16)), self.jobs.driven, self.jobs.folders
+        )
         self.routes = all_routes(acting)
         self.app = App(jobs=self.jobs, routes=self.routes, access=Access(token=token, hosts=hosts), about=make_about)
 

@@ -47,6 +47,13 @@ def test_a_barrier_that_came_late_is_told():
     )
 
 
+def test_a_subtask_that_slows_the_job_down_is_not_said_to_wait_for_itself():
+    slow = subtask(0, duration_ms=2_100, start_delay_ms=2_000)
+    found = told(make_checkpoint(1, even(), [slow], ended=5))
+    assert "behind records that it had not worked off: it slows the job down" in found
+    assert "back-pressure from" not in found
+
+
 def test_a_state_that_was_frozen_slowly_is_told():
     slow = subtask(0, duration_ms=900, sync_ms=850.0)
     assert told(make_checkpoint(1, even(), [slow], ended=5)).startswith("window[0] took 850 ms to freeze its state")

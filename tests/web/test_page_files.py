@@ -79,7 +79,9 @@ def test_every_module_is_imported():
 
 @pytest.mark.parametrize("file", MODULES, ids=lambda file: file.name)
 def test_no_text_becomes_markup_or_code(file):
-    dangerous = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|dangerouslySet|javascript:"
+    dangerous = (
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|dangerouslySet|javascript:"
+    )
     assert re.findall(dangerous, file.read_text()) == []
 
 

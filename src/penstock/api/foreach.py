@@ -101,5 +101,15 @@ class HandsOver:
         idempotent by the id, and use the DataFrame before the function returns. An error in the function fails the
         attempt. With `job.stop` and a start from the savepoint ids go on; a job that starts from an older snapshot
         counts from that snapshot again.
+
+        >>> from penstock.testing import run
+        >>> def store(frame, checkpoint_id):
+        ...     frame.write.mode("overwrite").parquet(f"out/id={checkpoint_id}")
+        >>> def program(env):
+        ...     env.from_iterable([{"n": 1}]).for_each_checkpoint(store)
+        >>> run(program)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        penstock.core.errors.UsageError: for_each_checkpoint needs Spark...
         """
         self.write(ForEachCheckpoint(function), name=name)

@@ -106,24 +106,44 @@ class Pattern:
     def next(
         self, name: str | AnyOf, *, where: ExpressionLike | None = None, within: Duration | None = None
     ) -> Pattern:
-        """Then a record that comes **directly** behind the record before: no other record of the key lies between."""
+        """Then a record that comes **directly** behind the record before: no other record of the key lies between.
+
+        >>> import penstock as ps
+        >>> ps.pattern("a", where="v < 1").next("b", where="v > 1")
+        <Pattern a, next b>
+        """
         return self._taking(Contiguity.NEXT, name, where, within)
 
     def followed_by(
         self, name: str | AnyOf, *, where: ExpressionLike | None = None, within: Duration | None = None
     ) -> Pattern:
         """Then the **first** record behind the record before for which the condition is true. With `within` it comes
-        less than this after the record before."""
+        less than this after the record before.
+
+        >>> import penstock as ps
+        >>> ps.pattern("a", where="v < 1").followed_by("b", where="v > 1", within="5s")
+        <Pattern a, followed_by b>
+        """
         return self._taking(Contiguity.FOLLOWED_BY, name, where, within)
 
     def followed_by_any(
         self, name: str | AnyOf, *, where: ExpressionLike | None = None, within: Duration | None = None
     ) -> Pattern:
-        """Then **any** record behind the record before for which the condition is true: a match for each of them."""
+        """Then **any** record behind the record before for which the condition is true: a match for each of them.
+
+        >>> import penstock as ps
+        >>> ps.pattern("a", where="v < 1").followed_by_any("b", where="v > 1")
+        <Pattern a, followed_by_any b>
+        """
         return self._taking(Contiguity.FOLLOWED_BY_ANY, name, where, within)
 
     def not_next(self, name: str, *, where: ExpressionLike | None = None) -> Pattern:
-        """The record directly behind the record before must **not** fulfil the condition."""
+        """The record directly behind the record before must **not** fulfil the condition.
+
+        >>> import penstock as ps
+        >>> ps.pattern("a", where="v < 1").not_next("x", where="v = 5").followed_by("b")
+        <Pattern a, not_next x, followed_by b>
+        """
         return self._refusing(Contiguity.NEXT, name, where, None)
 
     def not_followed_by(
@@ -196,22 +216,42 @@ class Pattern:
         return self._counted("times", least=count, most=count if most is None else most)
 
     def times_or_more(self, count: int) -> Pattern:
-        """The last part takes `count` records or more. Needs `within`, as every pattern does, or `until`."""
+        """The last part takes `count` records or more. Needs `within`, as every pattern does, or `until`.
+
+        >>> import penstock as ps
+        >>> ps.pattern("a", where="v < 1").times_or_more(3).within("1 min")
+        <Pattern a 3 or more, within 60s>
+        """
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise UsageError(f"times_or_more: {count!r} is no number of records", hint="give a whole number from 1")
         return self._counted("times_or_more", least=count, most=None)
 
     def one_or_more(self) -> Pattern:
-        """The last part takes one record or more: a match for each number of records."""
+        """The last part takes one record or more: a match for each number of records.
+
+        >>> import penstock as ps
+        >>> ps.pattern("a", where="v < 1").one_or_more().within("1 min")
+        <Pattern a 1 or more, within 60s>
+        """
         return self._counted("one_or_more", least=1, most=None)
 
     def optional(self) -> Pattern:
-        """The last part may be left out."""
+        """The last part may be left out.
+
+        >>> import penstock as ps
+        >>> ps.pattern("a", where="v < 1").followed_by("b").optional().followed_by("c")
+        <Pattern a, followed_by b optional, followed_by c>
+        """
         return self._changed(self._last("optional"), is_optional=True)
 
     def greedy(self) -> Pattern:
         """The last part takes as many records as it can: later parts take no record that this part could take, and pass
-        over none."""
+        over none.
+
+        >>> import penstock as ps
+        >>> ps.pattern("a", where="v < 1").one_or_more().greedy().followed_by("b")
+        <Pattern a 1 or more greedy, followed_by b>
+        """
         part = self._last("greedy")
         if not part.has_count and not part.is_optional:
             raise UsageError(
@@ -220,18 +260,33 @@ class Pattern:
         return self._changed(part, is_greedy=True)
 
     def consecutive(self) -> Pattern:
-        """The records of the last part come directly behind each other."""
+        """The records of the last part come directly behind each other.
+
+        >>> import penstock as ps
+        >>> ps.pattern("a", where="v < 1").one_or_more().consecutive()
+        <Pattern a 1 or more consecutive>
+        """
         part = self._repeated("consecutive")
         return self._changed(part, inner=Contiguity.NEXT, has_inner=True)
 
     def allow_combinations(self) -> Pattern:
-        """The last part may pass over records that it could take: a match for each choice of records."""
+        """The last part may pass over records that it could take: a match for each choice of records.
+
+        >>> import penstock as ps
+        >>> ps.pattern("a", where="v < 1").times_or_more(2).allow_combinations()
+        <Pattern a 2 or more combinations>
+        """
         part = self._repeated("allow_combinations")
         return self._changed(part, inner=Contiguity.FOLLOWED_BY_ANY, has_inner=True)
 
     def until(self, condition: ExpressionLike) -> Pattern:
         """The last part ends with the record before a record for which the condition is true: that record, and later
-        records, are not taken by the part."""
+        records, are not taken by the part.
+
+        >>> import penstock as ps
+        >>> ps.pattern("a", where="v < 1").one_or_more().until("v > 9")
+        <Pattern a 1 or more until>
+        """
         part = self._repeated("until")
         if part.most is not None:
             raise UsageError(
@@ -267,7 +322,12 @@ class Pattern:
 
     def within(self, duration: Duration | None) -> Pattern:
         """The last record of a match comes less than `duration` after its first record. With `None` there is no limit:
-        partial matches that are never completed are kept for ever, and the state of their keys grows."""
+        partial matches that are never completed are kept for ever, and the state of their keys grows.
+
+        >>> import penstock as ps
+        >>> ps.pattern("a", where="v < 1").followed_by("b").within("10 min")
+        <Pattern a, followed_by b, within 600s>
+        """
         if duration is None:
             return replace(self, time=Within(time_us=None))
         time_us = duration_us(duration, argument="within")
@@ -276,19 +336,39 @@ class Pattern:
         return replace(self, time=Within(time_us=time_us))
 
     def skip_to_next(self) -> Pattern:
-        """Of all matches that begin with the same record, only the first."""
+        """Of all matches that begin with the same record, only the first.
+
+        >>> import penstock as ps
+        >>> ps.pattern("a", where="v < 1").one_or_more().skip_to_next()
+        <Pattern a 1 or more, skip to next>
+        """
         return replace(self, skip=SkipKind.TO_NEXT, skip_name=None)
 
     def skip_past_last(self) -> Pattern:
-        """The next match begins behind the last record of the match before: no record is in two matches."""
+        """The next match begins behind the last record of the match before: no record is in two matches.
+
+        >>> import penstock as ps
+        >>> ps.pattern("a", where="v < 1").followed_by("b").skip_past_last()
+        <Pattern a, followed_by b, skip past last>
+        """
         return replace(self, skip=SkipKind.PAST_LAST, skip_name=None)
 
     def skip_to_first(self, name: str) -> Pattern:
-        """The next match begins with the first record that the match before took as `name`, or with a later record."""
+        """The next match begins with the first record that the match before took as `name`, or with a later record.
+
+        >>> import penstock as ps
+        >>> ps.pattern("a", where="v < 1").followed_by("b").skip_to_first("b")
+        <Pattern a, followed_by b, skip to first b>
+        """
         return self._skipping(SkipKind.TO_FIRST, name, "skip_to_first")
 
     def skip_to_last(self, name: str) -> Pattern:
-        """The next match begins with the last record that the match before took as `name`, or with a later record."""
+        """The next match begins with the last record that the match before took as `name`, or with a later record.
+
+        >>> import penstock as ps
+        >>> ps.pattern("a", where="v < 1").one_or_more().followed_by("b").skip_to_last("a")
+        <Pattern a 1 or more, followed_by b, skip to last a>
+        """
         return self._skipping(SkipKind.TO_LAST, name, "skip_to_last")
 
     def _skipping(self, kind: SkipKind, name: str, word: str) -> Pattern:

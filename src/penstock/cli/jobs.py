@@ -22,6 +22,8 @@ from penstock.terminal.plain_text import plain
 LISTED_WITHIN_S = 3.0
 """A job that says nothing for this long is listed with the state `NO_ANSWER`."""
 NO_ANSWER = "does not answer"
+WIDTH = 112
+"""Where there is no terminal, tables are at least this wide."""
 
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="End with one line of JSON.")
 _JOB = click.argument("job")
@@ -46,7 +48,9 @@ def list_jobs(*, jobs: Jobs, as_json: bool) -> None:
     elif not found:
         click.echo("no job of this user runs on this host")
     else:
-        Console().print(_table(found))
+        console = Console()
+        # A narrow terminal breaks lines, and elsewhere lines may be long.
+        (console if console.is_terminal else Console(width=max(console.width, WIDTH))).print(_table(found))
 
 
 def _view(jobs: Jobs, job: str) -> dict[str, Any] | None:
@@ -61,16 +65,16 @@ def _view(jobs: Jobs, job: str) -> dict[str, Any] | None:
 
 def _table(jobs: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
-    table.add_column("job", no_wrap=True, overflow="fold", min_width=max(len(_title(job)) for job in jobs))
+    table.add_column("job", no_wrap=True, overflow="fold", min_width=max(len(title_of(job)) for job in jobs))
     table.add_column("state", no_wrap=True, min_width=max(len(job["state"]) for job in jobs))
     for title in ("slots", "restarts", "rows read", "checkpoints", "last"):
         table.add_column(title, justify="right")
     for job in jobs:
-        table.add_row(_title(job), job["state"], *([] if job["state"] == NO_ANSWER else _numbers(job)))
+        table.add_row(title_of(job), job["state"], *([] if job["state"] == NO_ANSWER else _numbers(job)))
     return table
 
 
-def _title(job: dict[str, Any]) -> str:
+def title_of(job: dict[str, Any]) -> str:
     """The id of a job. The id of a job elsewhere does not say the job's name: the name comes first."""
     name = plain(job.get("name", job["id"]))
     return str(job["id"]) if job["id"].startswith(job_slug(name)) else f"{name} {job['id']}"

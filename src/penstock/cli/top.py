@@ -23,8 +23,9 @@ from penstock.terminal.plain_text import plain
 
 WIDTH = 120
 """Where there is no terminal, tables are at least this wide."""
-SHARES = ("busy", "backpressured", "idle")
-"""What the time of a subtask is divided into, if its slot reports so."""
+SHARES = ("busy", "blocked", "waiting", "idle")
+"""What the time of a subtask is divided into, if its slot reports so: at work; held up by receivers without room, which
+is back-pressure; waiting for its turn in the slot; without anything to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +191,7 @@ def _headline(job: str, numbers: Mapping[str, Any]) -> Text:
 def _steps(steps: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
     has_shares = any(f"{name}_share" in step for step in steps for name in SHARES)
-    for title in ("step", "subtasks", "in/s", "out/s", "waiting", "skew", *(SHARES if has_shares else ())):
+    for title in ("step", "subtasks", "in/s", "out/s", "queued", "skew", *(SHARES if has_shares else ())):
         table.add_column(title, justify="left" if title == "step" else "right", no_wrap=True)
     for step in steps:
         cells: list[Text | str] = [
@@ -214,5 +215,5 @@ def _rate_cell(rate: float | None) -> str:
 def _share_cell(name: str, share: float | None) -> Text:
     if share is None:
         return Text("")
-    style = "red" if name != "idle" and share > 0.5 else ""
+    style = "red" if name in ("busy", "blocked") and share > 0.5 else ""
     return Text(f"{share:.0%}", style=style)

@@ -133,7 +133,7 @@ class RestJobs:
                     "rows_out": totals["write-records"],
                     "busy_ms": totals.get("accumulated-busy-time", 0),
                     "idle_ms": totals.get("accumulated-idle-time", 0),
-                    "backpressured_ms": totals.get("accumulated-backpressured-time", 0),
+                    "blocked_ms": totals.get("accumulated-backpressured-time", 0),
                 }
         summary = self._summary(details, checkpoints)
         latest = checkpoints["latest"]["completed"]

@@ -27,18 +27,21 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from penstock.api.join_steps import LEFT
 from penstock.api.state import StateSpec
 from penstock.core.errors import CorruptFile, UsageError
 from penstock.core.ids import Instant
 from penstock.core.messages import StateFile
-from penstock.runtime.task.operators.join_snapshot import MARK, is_join, read_join
+from penstock.runtime.task.operators.join_files import is_join_index
+from penstock.runtime.task.operators.join_marks import MARK
+from penstock.runtime.task.operators.join_snapshot import is_join, read_join
 from penstock.runtime.task.operators.running_files import is_running_index
 from penstock.runtime.task.operators.running_table import WRITTEN as WRITTEN_ROW
 from penstock.runtime.task.operators.sorted_runs import KEY_HASH
+from penstock.runtime.task.operators.table_state import ROWS, parts_of_runs
 from penstock.runtime.task.operators.window_table import KEY_GROUP as WINDOW_KEY_GROUP
 from penstock.runtime.task.operators.window_table import Header, is_window, read_file
 from penstock.runtime.task.partitioning import key_groups
+from penstock.savepoints.joined import JoinedRows
 from penstock.savepoints.running import RunningRows
 from penstock.settings import StateSettings
 from penstock.state.backend import StateContext, StateReader
@@ -78,6 +81,9 @@ AGGREGATES = "aggregates"
 """The name of the state of a running aggregate."""
 COLUMNAR = (WINDOWS, JOIN, RUNNING)
 """The kinds of state whose entries are rows, with or without a key."""
+
+_SIDES = ("left", "right")
+"""The names of the tables of both sides of a join."""
 
 ALL_GROUPS = (0, 2**31 - 2)
 _PIECE_ROWS = 200_000
@@ -200,11 +206,15 @@ class StateFileContent:
 
     def _named_window(self) -> pa.Table:
         """The table of a window or of a join, with the names for people and the key group in front."""
-        table, keys = self._window.table.replace_schema_metadata(None), self._window.keys
-        last = table.num_columns - 1
-        assert table.schema.names[last] == WINDOW_KEY_GROUP
-        ordered = table.select([last, *range(last)])
-        return ordered.rename_columns(column_names(ordered.schema.names, keys))
+        return _named(self._window.table, self._window.keys)
+
+
+def _named(table: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """A table whose last column is the key group, with the names for people and the key group in front."""
+    last = table.num_columns - 1
+    assert table.schema.names[last] == WINDOW_KEY_GROUP
+    ordered = table.replace_schema_metadata(None).select([last, *range(last)])
+    return ordered.rename_columns(column_names(ordered.schema.names, keys))
 
 
 def _name_of(header: Header) -> str:
@@ -222,6 +232,8 @@ class RunsContent:
         self._snapshot = RunSnapshot(index, files, what=what)
         self._reader = reader
         self._sections = [StateFileContent(section, what=what) for section in self._snapshot.sections]
+        headers = [read_file(section)[1] for section in self._snapshot.sections if is_window(section)]
+        self._parts = parts_of_runs(headers, len(self._snapshot.files), what=what)
         if not self._sections or any(table.kind != WINDOWS for section in self._sections for table in section.tables):
             raise CorruptFile(f"{what} does not say what its runs are", hint="restore from another snapshot")
         self._keys: tuple[str, ...] = read_file(self._snapshot.sections[0])[1].layout.keys
@@ -230,13 +242,24 @@ class RunsContent:
     def tables(self) -> tuple[FoundTable, ...]:
         """The windows, with the rows of all runs; and the windows that had not been handed on. A key and a window may
         have several rows, which a restore merges."""
-        (first, *others) = [table for section in self._sections for table in section.tables]
-        rows, columns = first.rows, first.columns
-        for run in self._runs(ALL_GROUPS):
+        found = [table for section in self._sections for table in section.tables]
+        return tuple(self._with_runs(table) for table in found)
+
+    def _with_runs(self, table: FoundTable) -> FoundTable:
+        numbers = self._numbers(table.name)
+        if not numbers:
+            return table
+        rows, columns = table.rows, table.columns
+        for run in self._runs(numbers, ALL_GROUPS):
             rows, columns = rows + run.num_rows, run.schema
-        size = first.size_bytes + sum(file.size for file in self._snapshot.files)
+        size = table.size_bytes + sum(self._snapshot.files[number].size for number in numbers)
         keys = pa.schema([columns.field(name) for name in self._keys])
-        return (replace(first, rows=rows, columns=columns, keys=keys, size_bytes=size), *others)
+        return replace(table, rows=rows, columns=columns, keys=keys, size_bytes=size)
+
+    def _numbers(self, name: str) -> list[int]:
+        """The runs whose rows are in a table. Runs of no given part have the rows of the windows."""
+        names = [WINDOWS if part in (None, ROWS) else f"{part}-windows" for part in self._parts]
+        return [number for number, found in enumerate(names) if found == name]
 
     def row_tables(self, name: str, kind: str, groups: tuple[int, int] = ALL_GROUPS) -> Iterator[pa.Table] | None:
         """The rows of a table in a range of key groups, run by run; None if the files have no such table."""
@@ -249,14 +272,12 @@ class RunsContent:
         for found in sections:
             # A section without rows has no columns.
             yield from (table for table in found if table.num_rows)
-        if name == WINDOWS:
-            yield from self._runs(groups)
+        yield from self._runs(self._numbers(name), groups)
 
-    def _runs(self, groups: tuple[int, int]) -> Iterator[pa.Table]:
+    def _runs(self, numbers_of_runs: Sequence[int], groups: tuple[int, int]) -> Iterator[pa.Table]:
         snapshot = self._snapshot
-        for number, (file, entry, gone) in enumerate(
-            zip(snapshot.files, snapshot.index.runs, snapshot.gone, strict=True)
-        ):
+        for number in numbers_of_runs:
+            file, entry, gone = snapshot.files[number], snapshot.index.runs[number], snapshot.gone[number]
             data = pa.py_buffer(self._reader.get(file))
             blocks = snapshot.blocks(number, data, block_rows=_PIECE_ROWS)
             if not blocks:
@@ -298,6 +319,48 @@ class RunningContent:
         return rows.rename_columns(column_names(rows.schema.names, self._rows.keys))
 
 
+class JoinedContent:
+    """The files of one subtask's join, whose runs lie in files of their own. The runs are read one after another.
+    Raises `CorruptFile` if the files cannot be read."""
+
+    def __init__(self, index: bytes, files: tuple[StateFile, ...], reader: StateReader, *, what: str) -> None:
+        self._rows = JoinedRows(index, files, reader, what=what)
+        self._parts = [StateFileContent(part, what=what) for part in self._rows.parts]
+
+    @cached_property
+    def tables(self) -> tuple[FoundTable, ...]:
+        """The records of both sides, and the records whose results were being handed on."""
+        found = {table.name: table for part in self._parts for table in part.tables}
+        for side in self._rows.sides:
+            name, keys = _SIDES[side], self._rows.keys[side]
+            rows, size = 0, self._rows.size_bytes(side)
+            schema = pa.schema([])
+            for table in self._runs(side, ALL_GROUPS):
+                rows, schema = rows + table.num_rows, table.schema
+            if name in found:
+                rows, size = rows + found[name].rows, size + found[name].size_bytes
+            fields = pa.schema([schema.field(key) for key in keys])
+            found[name] = FoundTable(name=name, kind=JOIN, keys=fields, columns=schema, rows=rows, size_bytes=size)
+        return tuple(found.values())
+
+    def row_tables(self, name: str, kind: str, groups: tuple[int, int] = ALL_GROUPS) -> Iterator[pa.Table] | None:
+        """The rows of a table in a range of key groups, run by run; None if the files have no such table."""
+        if kind != JOIN or all(name != table.name for table in self.tables):
+            return None
+        return self._of(name, groups)
+
+    def _of(self, name: str, groups: tuple[int, int]) -> Iterator[pa.Table]:
+        for side in self._rows.sides:
+            if _SIDES[side] == name:
+                yield from self._runs(side, groups)
+        for part in self._parts:
+            yield from (table for table in part.row_tables(name, JOIN, groups) or () if table.num_rows)
+
+    def _runs(self, side: int, groups: tuple[int, int]) -> Iterator[pa.Table]:
+        for table in self._rows.iterate(side, groups):
+            yield _named(table, self._rows.keys[side])
+
+
 class _Windowed(NamedTuple):
     """The table of a window or of a join, with the key groups in the last column."""
 
@@ -314,7 +377,7 @@ def _window_in(data: bytes) -> _Windowed:
 
 def _join_in(data: bytes) -> _Windowed:
     table, header = read_join(data)
-    side = "left" if header.side == LEFT else "right"
+    side = _SIDES[header.side]
     return _Windowed(table, header.keys, f"{side}-pending" if header.pending else side, JOIN)
 
 
@@ -449,7 +512,7 @@ def file_sets(files: tuple[StateFile, ...], reader: StateReader) -> list[tuple[S
     return [files] * bool(files)
 
 
-Content = StateFileContent | RunsContent | RunningContent | NativeContent
+Content = StateFileContent | RunsContent | RunningContent | JoinedContent | NativeContent
 
 
 def read_files(files: tuple[StateFile, ...], reader: StateReader, *, what: str) -> Content:
@@ -462,6 +525,8 @@ def read_files(files: tuple[StateFile, ...], reader: StateReader, *, what: str) 
         return StateFileContent(_joined(start, pieces), what=what)
     if is_runs(start):
         index = _joined(start, pieces)
+        if is_join_index(index, files):
+            return JoinedContent(index, files, reader, what=what)
         kind = RunningContent if is_running_index(index, files) else RunsContent
         return kind(index, files, reader, what=what)
     if is_native(start):

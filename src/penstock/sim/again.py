@@ -18,7 +18,7 @@ from penstock.core.ids import CheckpointId
 from penstock.core.recovery import layout
 from penstock.core.recovery.metadata import CheckpointMetadata, Claim, CompletedCheckpoint
 from penstock.sim.changing_joins import check_tables
-from penstock.sim.comparison import Standard, check_changes, check_output, check_parts, shown_by, without_early
+from penstock.sim.comparison import Standard, check_changes, check_output, check_parts, shown_of, without_early
 from penstock.sim.disk import Disk, is_below
 from penstock.sim.expected import Stage, expected_of_stages
 from penstock.sim.external import Transaction
@@ -191,11 +191,11 @@ def check_both(
     first job up to its end, and the stage of the second job from there on. If a job was drained, windows may be shown
     `in_parts`."""
     expected = expected_of_stages(workload, inputs, stages)
-    shown = shown_by(committed)
+    shown = shown_of(workload, committed)
     if workload.shape is Shape.CHANGES:
         check_tables(world, committed, expected, complete=standard.complete)
         return
-    if workload.updates is not None:
+    if workload.updates is not None and workload.shape is not Shape.LATE:
         check_changes(world, committed, expected, standard, workload.windows)
         return
     if workload.shape.has_windows and in_parts:

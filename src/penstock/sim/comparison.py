@@ -45,6 +45,22 @@ def shown_by(committed: Iterable[Transaction]) -> dict[str, Counter[Row]]:
     return shown
 
 
+def shown_of(workload: Workload, committed: Iterable[Transaction]) -> dict[str, Counter[Row]]:
+    """The visible rows of each sink; of late records and windows that show updates, the units that are left."""
+    shown = shown_by(committed)
+    return _net_units(shown) if workload.shape is Shape.LATE and workload.updates is not None else shown
+
+
+def _net_units(shown: dict[str, Counter[Row]]) -> dict[str, Counter[Row]]:
+    """The units that are left when the units that were taken back are taken from all units."""
+    left: dict[str, Counter[Row]] = {}
+    for target, rows in shown.items():
+        found = left.setdefault(target, Counter())
+        for (*place, n, top), count in rows.items():
+            found[*place, abs(n), top] += count if n > 0 else -count
+    return left
+
+
 def check_changes(
     world: World,
     committed: Iterable[Transaction],

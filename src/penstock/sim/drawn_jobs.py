@@ -57,7 +57,9 @@ def with_possible_timeout(
     checkpoints might never complete, and the job might not come to its end."""
     tasks = VERTICES.get(workload.shape, 2) + workload.sources - 1
     writing_us = 2 * tasks * work_us[1] * checkpoint.max_concurrent
-    waiting_us = 4 * workload.slow_us * workload.splits * workload.sources
+    # A diamond hands every batch to the slow step twice.
+    batches = workload.splits * workload.sources * (2 if workload.shape is Shape.DIAMOND else 1)
+    waiting_us = 4 * workload.slow_us * batches
     possible = checkpoint.timeout_ms * 1_000 >= 3 * (writing_us + waiting_us)
     return checkpoint if possible else replace(checkpoint, timeout_ms=10_000)
 

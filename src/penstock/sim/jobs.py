@@ -287,6 +287,12 @@ class Workload:
         is_plain = self.updates is None and self.windows.is_timed
         return self.keyed and is_plain and (self.salt >> 8) % 2 == 1
 
+    @property
+    def has_applied_windows(self) -> bool:
+        """Whether a function over all records of a window counts them and finds the greatest value."""
+        # Bits that decide nothing else.
+        return self.updates is None and not self.has_rich_windows and (self.salt >> 12) % 2 == 1
+
     def splits_of(self, source: int) -> range:
         """The numbers of a source's splits."""
         return range(source * self.splits, (source + 1) * self.splits)

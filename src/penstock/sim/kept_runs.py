@@ -1,5 +1,5 @@
-"""How simulated slots keep the rows of windows: as large runs, which no small job has; or as many short runs, which
-checkpoints share, in memory or in files.
+"""How simulated slots keep the rows of windows and of joins: as large runs, which no small job has; or as many short
+runs, which checkpoints share, in memory or in files.
 
 Files of a simulated slot are bytes in memory. The rows of a run in a file are read from these bytes, as rows of a real
 run are read from a mapped file.
@@ -27,11 +27,12 @@ SHORT = RunLimits(
     first_fanout=2,
     once_fanout=2,
     fanout=2,
+    most_bytes=600,
 )
 
 
 class KeptRuns(Enum):
-    """How the rows of windows are kept."""
+    """How the rows of windows and of joins are kept."""
 
     WHOLE = "whole"
     """In runs so large that the state is saved in one file."""
@@ -40,7 +41,7 @@ class KeptRuns(Enum):
 
 
 def draw_runs(random: Random) -> KeptRuns:
-    """A way to keep the rows of windows."""
+    """A way to keep rows."""
     return random.choice((KeptRuns.WHOLE, KeptRuns.IN_MEMORY, KeptRuns.IN_FILES))
 
 

@@ -86,6 +86,7 @@ from penstock.api.window_schema import partial_schema, result_schema
 from penstock.core.task.waiting import WaitFor
 from penstock.plan.graph import Input, Partitioning, Plan, build_plan
 from penstock.sim import rich_windows, running
+from penstock.sim.applied_windows import APPLIED, apply_step
 from penstock.sim.changing_joins import COMBINE, COUNTS, ChangesWithoutNulls, first_join, second_join
 from penstock.sim.connected import Guarded
 from penstock.sim.jobs import (
@@ -266,8 +267,12 @@ class _Builder(Nodes):
     def _late_windows(self, timed: int) -> None:
         workload, keys = self._workload, ("key",)
         window = window_of(workload.windows, workload.window_us)
-        aggregates = (Aggregate(name="times", kind="collect_list", column="ts"),)
+        updates = workload.updates
+        aggregates: tuple[Aggregate, ...] = (Aggregate(name="times", kind="collect_list", column="ts"),)
         result = result_schema(SCHEMA, keys=keys, time_column="ts", aggregates=aggregates)
+        result = result if updates is None else with_row_kind(result)
+        if updates is not None and updates.every_rows is not None:
+            aggregates = (*aggregates, Aggregate(name=ROW_COUNT, kind="count", column=None))
         partial = partial_schema(SCHEMA, keys=keys, time_column="ts", aggregates=aggregates, window=window)
         kept = self._add("where", WhereStep(condition=keep_condition(), schema=SCHEMA), (timed, FORWARD))
         step = WindowStep(
@@ -278,6 +283,8 @@ class _Builder(Nodes):
             late=LateRecords(time_column="ts", schema=SCHEMA),
             combine=CombineStep(keys=keys, time_column="ts", window=window, aggregates=aggregates, schema=partial),
             lateness_us=workload.lateness_us,
+            updates=updates,
+            partials=None if updates is None else partial,
         )
         windowed = self._add("window", step, (kept, HASH))
         slowed = self._slowed(windowed, result)
@@ -345,7 +352,8 @@ class _Builder(Nodes):
 
     def _windows(self, timed: int) -> None:
         workload, keys = self._workload, ("key",) if self._workload.keyed else ()
-        aggregates = rich_windows.AGGREGATES if workload.has_rich_windows else AGGREGATES
+        aggregates: tuple[Aggregate, ...] = rich_windows.AGGREGATES if workload.has_rich_windows else AGGREGATES
+        aggregates = APPLIED if workload.has_applied_windows else aggregates
         window, updates = window_of(workload.windows, workload.window_us), workload.updates
         time_column = "ts" if window.needs_time else None
         result = result_schema(SCHEMA, keys=keys, time_column=time_column, aggregates=aggregates, window=window)
@@ -378,6 +386,10 @@ class _Builder(Nodes):
             result = RESULTS
             compared = MapBatchesStep(function=compare, kind="arrow", schema=result)
             windowed = self._add("compare", compared, (windowed, FORWARD))
+        if workload.has_applied_windows:
+            apply = apply_step(result)
+            result = apply.schema
+            windowed = self._add("apply", apply, (windowed, FORWARD))
         shown = self._slowed(windowed, result)
         self._add(SINK, WriteStep(sink=self._sink(SINK), schema=result), (shown, FORWARD))
 

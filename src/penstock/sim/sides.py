@@ -12,6 +12,7 @@ import datetime
 from collections.abc import Iterator
 from typing import Any
 
+from penstock.api.changelog import DELETE, ROW_KIND, UPDATE_BEFORE
 from penstock.api.functions import EPOCH, FunctionContext, KeyedContext, KeyedFunction
 from penstock.api.state_declarations import value_state
 from penstock.sim.window_kinds import WindowKind, is_last_window
@@ -55,11 +56,13 @@ class Units:
         self._window_us = window_us
 
     def __call__(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """A unit for every record of which this is the last window."""
+        """A unit for every record of which this is the last window. Of a window that shows updates, a result that is
+        taken back takes its units back."""
         end_us = (row["window_end"] - EPOCH) // _MICROSECOND
+        sign = -1 if row.get(ROW_KIND) in (UPDATE_BEFORE, DELETE) else 1
         for time in row["times"]:
             if is_last_window(self._kind, self._window_us, (time - EPOCH) // _MICROSECOND, end_us):
-                yield _unit(row["key"], time)
+                yield {**_unit(row["key"], time), "n": sign}
 
 
 def late_unit(row: dict[str, Any]) -> dict[str, Any]:

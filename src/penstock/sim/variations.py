@@ -104,6 +104,8 @@ def _with_other_steps(random: Random, drawn: Scenario) -> Scenario:
     takes = drawn.workload.shape in (Shape.WINDOW, Shape.UNION_WINDOW) and _is_exactly_once(drawn)
     if takes and random.random() < 0.3:
         drawn = replace(drawn, workload=replace(drawn.workload, updates=draw_updates(random)))
+    if drawn.workload.shape is Shape.LATE and _is_exactly_once(drawn) and random.random() < 0.5:
+        drawn = replace(drawn, workload=replace(drawn.workload, updates=draw_updates(random)))
     has_runs = drawn.workload.shape in (Shape.WINDOW, Shape.UNION_WINDOW, Shape.ASKS_WINDOW, Shape.LATE)
     drawn = replace(drawn, workload=replace(drawn.workload, runs=draw_runs(random))) if has_runs else drawn
     pairs = drawn.workload.shape in PAIRS and drawn.workload.on_driver is None
@@ -123,6 +125,8 @@ def _with_other_steps(random: Random, drawn: Scenario) -> Scenario:
     drawn = _sorting(random, drawn) if takes and random.random() < 0.4 else drawn
     takes = drawn.workload.shape in (Shape.RUNNING, Shape.CHOOSES) and not drawn.workload.shares_keys
     drawn = _matching(random, drawn) if takes and random.random() < 0.4 else drawn
+    if drawn.workload.shape in (Shape.JOIN, Shape.CHANGES):
+        drawn = _with_workload(drawn, replace(drawn.workload, runs=draw_runs(random)))
     if drawn.workload.shape is Shape.TABLE and random.random() < 0.5:
         return _with_workload(drawn, replace(drawn.workload, refreshes=True))
     return _filling(random, drawn) if drawn.workload.shape is Shape.LIMIT else drawn

@@ -21,6 +21,7 @@ from penstock.sim.comparison import (
     check_output,
     check_parts,
     shown_by,
+    shown_of,
     without_early,
 )
 from penstock.sim.disk import is_below
@@ -114,12 +115,12 @@ class Verdict:
         expected = expected_of_stages(workload, inputs, self._ended.stages)
         if workload.shape is Shape.CHANGES:
             check_tables(self._ended.world, committed, expected, complete=complete)
-        elif workload.updates is not None:
+        elif workload.updates is not None and workload.shape is not Shape.LATE:
             check_changes(self._ended.world, committed, expected, standard, workload.windows)
         elif workload.shape.has_windows and (self._ended.has_gone_on_drained or workload.windows.has_parts):
             check_parts(self._ended.world, shown_by(committed), expected, standard, workload.windows)
         else:
-            shown = shown_by(committed)
+            shown = shown_of(workload, committed)
             if self._ended.has_gone_on_drained:
                 shown = without_early(shown, workload, inputs, expected)
             check_output(
@@ -194,12 +195,14 @@ class Verdict:
             expected = expected_of_stages(workload, inputs, (last,))
             if workload.shape is Shape.CHANGES:
                 check_tables(self._ended.world, new, expected, complete=finished)
-            elif workload.updates is not None:
+            elif workload.updates is not None and workload.shape is not Shape.LATE:
                 check_changes(self._ended.world, new, expected, standard, workload.windows)
             elif workload.shape.has_windows and workload.windows.has_parts:
                 check_parts(self._ended.world, shown_by(new), expected, standard, workload.windows)
             else:
-                check_output(self._ended.world, shown_by(new), expected, standard, windows=workload.shape.has_windows)
+                check_output(
+                    self._ended.world, shown_of(workload, new), expected, standard, windows=workload.shape.has_windows
+                )
             check_order(self._ended.world, new, workload)
         first.user.check_end(first.outcome)
         if self._ended.given_up is not None:

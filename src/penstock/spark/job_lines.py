@@ -20,6 +20,7 @@ from penstock.core.ids import JobId
 from penstock.core.messages import WorkerLog
 from penstock.ports import Clock
 from penstock.runtime import worker_logs
+from penstock.runtime.keeping_handler import KeepingHandler
 from penstock.runtime.log_lines import LOGGER
 from penstock.settings import JobSettings
 
@@ -30,7 +31,7 @@ FILE_BYTES = 10_000_000
 FILES = 5
 
 
-class JobLines(logging.Handler):
+class JobLines(KeepingHandler):
     """The lines of one job, numbered from 1."""
 
     def __init__(self, job: JobId, clock: Clock, *, folder: Path | None = None, most: int = MOST_LINES) -> None:
@@ -44,7 +45,7 @@ class JobLines(logging.Handler):
         self._file = None if folder is None else _file_in(folder, job)
         logging.getLogger(LOGGER).addHandler(self)
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def keep(self, record: logging.LogRecord) -> None:
         """Keep a record of the driver, unless it is about another job, or repeats a line of a slot."""
         if getattr(record, "job", self._job) != self._job or record.name.startswith(worker_logs.__name__):
             return

@@ -67,16 +67,13 @@ class Launcher:
         leader: Leader | None = None,
         run: Run | None = None,
     ) -> MasterParts:
-        """The parts of the master of a job. `leader` is given if the job has a tenure, and `run` if the job goes on
-        when the program is run again."""
+        """The parts of a job's master. A job that has a tenure has a `leader`, and a job that goes on has a `run`."""
         settings = self.settings if run is None else run.settings
         socket_folder, keys, clock = make_root(), make_job_keys(), WallClock()
         transport = self._open_transport(keys, socket_folder)
         background = ThreadBackground(transport.wake, name=f"penstock-master-{job}-background")
         workers = Workers(transport.wake, prefix=f"penstock-master-{job}-")
-        # Driver and slots on one host have the same folders.
-        folders = [] if is_local(self.spark) else [*self.shared_folders, *folders_written(plan)]
-        signs = shared_folders.sign(folders)
+        signs = self._signs(plan)
         known = {"job": job, "storage_root": store.location, "options": self.options, "signs": signs, "keys": keys}
         spec = _slot_specs(plan, settings, transport, socket_folder, **known)
         lines = lines_of(job, clock, settings)
@@ -120,6 +117,10 @@ class Launcher:
             lines=lines,
             refreshes=Refreshes(refreshed_tables(plan), job=job),
         )
+
+    def _signs(self, plan: Plan) -> tuple[str, ...]:
+        """Signs in the folders that all hosts must have mounted. Driver and slots on one host have the same folders."""
+        return shared_folders.sign([] if is_local(self.spark) else [*self.shared_folders, *folders_written(plan)])
 
     def _open_transport(self, keys: JobKeys, socket_folder: Path) -> ZmqTransport:
         network = self.settings.network

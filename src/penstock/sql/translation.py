@@ -86,6 +86,12 @@ class RuleBook:
         """The rule for a node; None if the book has no rule for the node."""
         return self.by_name.get(node.name.lower()) if isinstance(node, exp.Anonymous) else self.by_kind.get(type(node))
 
+    def like(self, name: str) -> list[str]:
+        """The names of functions that are known and most like `name`; `explode` is read elsewhere, and known, too."""
+        kinds = (kind for kind in self.by_kind if issubclass(kind, exp.Func))
+        known = dict.fromkeys(("explode", *self.by_name, *(n.lower() for kind in kinds for n in kind.sql_names())))
+        return get_close_matches(name.lower(), list(known), n=1, cutoff=0.7)
+
 
 class Translator:
     """Walks over one text."""
@@ -240,6 +246,8 @@ class Translator:
                 "gives another result each time, so a replay after a failure would differ",
                 hint="take the value from a column of the record",
             )
+        if isinstance(node, exp.Anonymous) and (near := self._rules.like(node.name)):
+            return self.error(node, "is not supported", hint=f"did you mean {near[0]}(...)? Otherwise {_WAY_OUT}")
         return self.error(node, "is not supported", hint=_WAY_OUT)
 
     def error(self, node: exp.Expression, what: str, *, hint: str | None = None) -> UsageError:

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.web import states
 from penstock.web.actions import Actions
-from penstock.web.answers.common import Asked, Document, Refused
+from penstock.web.answers.asking import Asked, Document, Refused
 from penstock.web.folders import allowed_place
 from penstock.web.savepoint_disposal import dispose
 from penstock.web.watched_jobs import Driven, ShownJob

@@ -6,14 +6,13 @@ request can be repeated whose answer was lost.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.errors import StreamError
-from penstock.web.answers.common import Refused
+from penstock.web.answers.asking import Refused
 from penstock.web.ids import is_id
 
 KEPT_MS = 5 * 60_000
@@ -34,7 +33,9 @@ class _Action:
 class Actions:
     """The actions of one server. Belongs to the server's loop, except for the calls themselves."""
 
-    def __init__(self, executor: Executor, clock_ms: Callable[[], float]) -> None:
+    def __init__(self, executor: Executor, clock_ms: Callable[[], float], draw_name: Callable[[], str]) -> None:
+        """`draw_name` makes the name of an action: 32 hexadecimal digits that nobody can guess."""
+        self._draw_name = draw_name
         self._executor = executor
         self._clock_ms = clock_ms
         self._actions: dict[tuple[str, str, str], _Action] = {}
@@ -44,7 +45,7 @@ class Actions:
         self._forget()
         if trigger is not None and not (isinstance(trigger, str) and is_id(trigger)):
             raise Refused(400, "Request did not match expected format: triggerId must be 32 hexadecimal digits.")
-        name = trigger if isinstance(trigger, str) else secrets.token_hex(16)
+        name = trigger if isinstance(trigger, str) else self._draw_name()
         key = (kind, job, name)
         if key not in self._actions:
             if sum(action.ended_ms is None for action in self._actions.values()) >= MOST_UNDER_WAY:

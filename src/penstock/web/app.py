@@ -16,11 +16,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from penstock.web.access import Access
-from penstock.web.answers.common import Asked, Refused
+from penstock.web.answers.asking import Asked, Refused
 from penstock.web.answers.own import head, shown
 from penstock.web.changes import changes
 from penstock.web.openapi import openapi
-from penstock.web.routes import Content, Found, NotAllowed, Route, Table
+from penstock.web.routes import Content, Found, NotAllowed, Route, Table, further_route
 from penstock.web.watched_jobs import WatchedJobs
 
 log = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ SECURITY = {
     "cache-control": "no-store",
 }
 _LOGIN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Penstock</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="stylesheet" href="login.css">
 <h1>Penstock</h1>{said}<form method="post" action="/penstock/login">
 <label>Token <input type="password" name="token" autocomplete="current-password" autofocus></label>
 <button>Log in</button></form></html>"""
@@ -74,7 +75,8 @@ class App:
     ) -> None:
         """`more` are further addresses that are answered by GET, with a body and its type."""
         self._jobs = jobs
-        self._table = Table(routes)
+        further = [further_route(path) for path in more or {}]
+        self._table = Table([*routes, *further])
         self._access = access
         self._about = about
         self._more = dict(more or {})
@@ -82,7 +84,7 @@ class App:
         self._streams = 0
         self._readers = asyncio.Semaphore(MOST_READERS)
         self._openapi = msgspec.json.encode(
-            openapi(routes, version=str(about()["version"]), needs_token=access.needs_token)
+            openapi(self._table.routes, version=str(about()["version"]), needs_token=access.needs_token)
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -130,10 +132,6 @@ class App:
             return response
         if isinstance(found, Found):
             return await self._by_name(request, found)
-        if method in ("GET", "HEAD") and path in self._more:
-            await self._jobs.refresh()
-            content, kind = self._more[path](self._jobs)
-            return Response(content, headers={"content-type": kind})
         if isinstance(found, NotAllowed):
             if method == "OPTIONS":
                 return Response(status_code=204, headers={"allow": ", ".join(found.methods)})
@@ -177,6 +175,10 @@ class App:
                 return Response(self._openapi, media_type="application/json")
             case "login":
                 return await self._log_in(request)
+            case "further":
+                await self._jobs.refresh()
+                content, kind = self._more[found.route.path](self._jobs)
+                return Response(content, headers={"content-type": kind})
             case _:
                 return await self._answer(request, found)
 

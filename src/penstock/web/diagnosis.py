@@ -143,6 +143,8 @@ def _why_slow(job: Document, slowest: Document, there: list[Document], names: di
     lasted, who = duration_text(took[phase]), _name(slowest, names)
     cause = bottleneck(job)
     pressure = "" if cause is None else f": back-pressure from {cause['name']}[{cause['subtask']}]"
+    if cause is not None and (cause["vertex"], cause["subtask"]) == (slowest["vertex"], slowest["subtask"]):
+        pressure = ", behind records that it had not worked off: it slows the job down"
     remedy = _remedy(slowest, there)
     if phase == "alignment":
         other = slowest["waited_for"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from penstock.core.recovery import roots
-from penstock.web.answers.common import Refused
+from penstock.web.answers.asking import Refused
 
 MOST_CHARACTERS = 4_096
 

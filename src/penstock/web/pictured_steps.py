@@ -23,15 +23,18 @@ def _runs(step: Any) -> str:
 
 
 def _text(step: Any) -> str:
-    if written := getattr(step, "written", "") or getattr(step, "shown", ""):
+    shown = str(getattr(step, "shown", ""))
+    if written := getattr(step, "written", ""):
         return str(written)
     if (function := getattr(step, "function", None)) is not None:
         return _function(function)
     if aggregates := getattr(step, "aggregates", ()):
         made = ", ".join(_aggregate(each) for each in aggregates)
-        window = getattr(step, "window", None)
+        window = shown or str(getattr(step, "window", ""))
         keys = ", ".join(getattr(step, "keys", ()))
-        return f"{made}{f' by {keys}' if keys else ''}{'' if window is None else f', windows: {window}'}"
+        return f"{made}{f' by {keys}' if keys else ''}{f', windows: {window}' if window else ''}"
+    if shown:
+        return shown
     if (delay_us := getattr(step, "delay_us", None)) is not None:
         return f"event time is {step.column}; records are late by up to {duration_text(delay_us / 1_000)}"
     for end in ("source", "sink"):

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.web.acting import CHECKPOINTS, DISPOSAL, RESCALING, SAVEPOINTS, Acting, requirements
 from penstock.web.answers import checkpoints, cluster, jobs, metrics, own, rescales, slots, stored_state, vertices
-from penstock.web.answers.common import Asked, Refused
+from penstock.web.answers.asking import Asked, Refused
 
 Answer = Callable[[Asked], Any]
 
@@ -137,6 +137,12 @@ def _read_routes() -> list[Route]:
         _get(f"{SUBTASK}/metrics", metrics.subtask_metrics, query=_GET),
         _get(f"{SUBTASK}/attempts/:attempt", vertices.attempt),
         _get(f"{SUBTASK}/attempts/:attempt/accumulators", vertices.attempt_accumulators),
+    ]
+
+
+def _process_routes() -> list[Route]:
+    """What Flink's interface answers about slots and about the driver."""
+    return [
         _get("/taskmanagers", slots.taskmanagers),
         _get("/taskmanagers/metrics", metrics.all_slots, query={**_AGG, "taskmanagers": _TEXT}),
         _get(SLOT, slots.taskmanager),
@@ -213,9 +219,7 @@ def _action_routes(acting: Acting) -> list[Route]:
     )
     stop = _body(targetDirectory=_FOLDER, drain=_FLAG, formatType=_FORMAT, triggerId=_TRIGGER)
     kinds = {"type": "string", "enum": ["CONFIGURED", "FULL", "INCREMENTAL"]}
-    bounds = _body(parallelism=_body(lowerBound=_WHOLE, upperBound=_WHOLE))
     changing: dict[str, Any] = {"changes": True, "status": 202}
-    mode = {"mode": {"type": "string", "enum": ["cancel", "stop"]}}
     return [
         Route(
             method="POST",
@@ -252,6 +256,15 @@ def _action_routes(acting: Acting) -> list[Route]:
             refusals=(403, 503),
         ),
         _get("/savepoint-disposal/:triggerid", acting.status(DISPOSAL)),
+    ]
+
+
+def _change_routes(acting: Acting) -> list[Route]:
+    """What ends a job or changes its parallelism, and what is always refused."""
+    changing: dict[str, Any] = {"changes": True, "status": 202}
+    mode = {"mode": {"type": "string", "enum": ["cancel", "stop"]}}
+    bounds = _body(parallelism=_body(lowerBound=_WHOLE, upperBound=_WHOLE))
+    return [
         Route(method="PATCH", path=JOB, answer=acting.cancel, query=mode, refusals=(308, 409), **changing),
         _get(f"{JOB}/yarn-cancel", acting.cancel, refusals=(308, 403, 409), **changing),
         _get(f"{JOB}/yarn-stop", acting.stop_by_get, refusals=(403, 409, 503), **changing),
@@ -285,7 +298,18 @@ def _action_routes(acting: Acting) -> list[Route]:
 
 def all_routes(acting: Acting) -> list[Route]:
     """All addresses that are answered from documents."""
-    return [*_read_routes(), *_own_routes(), *_action_routes(acting)]
+    return [
+        *_read_routes(),
+        *_process_routes(),
+        *_own_routes(),
+        *_action_routes(acting),
+        *_change_routes(acting),
+    ]
+
+
+def further_route(path: str) -> Route:
+    """An address that another part of Penstock answers."""
+    return _get(path, own.metrics, content=Content.METRICS, by="further", is_flinks=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ import platform
 import socket
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,12 +22,15 @@ import uvicorn
 from penstock.api.web import FIRST_PORT, LOOPBACK, Web
 from penstock.core.errors import HostError
 from penstock.runtime.facts import JobFacts
+from penstock.spark.clock import WallClock, fresh_token
+from penstock.spark.process_numbers import process_numbers
 from penstock.web.access import Access
 from penstock.web.acting import Acting
 from penstock.web.actions import Actions
 from penstock.web.app import App
 from penstock.web.archive import Archive
-from penstock.web.logs import RecentLines
+from penstock.web.ids import job_id
+from penstock.web.logs import DriverAndSlots, Logs, RecentLines
 from penstock.web.routes import all_routes
 from penstock.web.watched_jobs import ShownJob, WatchedJobs
 
@@ -40,25 +42,25 @@ MOST_CONNECTIONS = 256
 STOP_WITHIN_S = 5.0
 
 
-def _clock_ms() -> float:
-    return time.monotonic() * 1_000
+def _draw_name() -> str:
+    return "".join(fresh_token() for _ in range(4))
 
 
 class Server:
     """Serves the page and the REST interface."""
 
     def __init__(self, web: Web) -> None:
-        self._web = web
+        clock_ms = WallClock().precise_ms
         self._executor = ThreadPoolExecutor(max_workers=16, thread_name_prefix="penstock-web-action")
         archive = None if web.archive is None else Archive(os.fspath(web.archive))
         self.jobs = WatchedJobs(
             ended_kept=web.history,
-            clock_ms=_clock_ms,
+            clock_ms=clock_ms,
             archived=lambda document: None if archive is None else archive.write(document),
         )
         self._logs = RecentLines()
-        self._about = _About(self._logs)
-        acting = Acting(Actions(self._executor, _clock_ms), self.jobs.driven, self.jobs.folders)
+        self._about = _About(DriverAndSlots(self._logs, self._lines_of))
+        acting = Acting(Actions(self._executor, clock_ms, _draw_name), self.jobs.driven, self.jobs.folders)
         names = [web.host if ":" not in web.host else f"[{web.host}]", *web.names]
         app = App(
             jobs=self.jobs,
@@ -99,6 +101,10 @@ class Server:
         self._thread.join(STOP_WITHIN_S)
         self._executor.shutdown(wait=False, cancel_futures=True)
         logging.getLogger("penstock").removeHandler(self._logs)
+
+    def _lines_of(self, job: str) -> Callable[..., dict[str, Any]] | None:
+        found = self.jobs.driven(job_id(job))
+        return None if found is None else found.driven.log_lines
 
     @property
     def is_running(self) -> bool:
@@ -163,7 +169,7 @@ def _further() -> dict[str, Callable[[WatchedJobs], tuple[bytes, str]]]:
 class _About(dict[str, Any]):
     """What is known about this process. The numbers that change are looked up when they are asked for."""
 
-    def __init__(self, logs: RecentLines) -> None:
+    def __init__(self, logs: Logs) -> None:
         try:
             own = version("penstock")
         except PackageNotFoundError:
@@ -186,8 +192,6 @@ class _About(dict[str, Any]):
         self.address = ""
 
     def __call__(self) -> Mapping[str, Any]:
-        from penstock.spark.process_numbers import process_numbers
-
         return {**self, "address": self.address, "process": process_numbers()}
 
 

@@ -50,6 +50,10 @@ class Driven(Protocol):
         """End the job at once."""
         ...
 
+    def log_lines(self, *, after: int = 0, slot: int | None = None, lines: int = 200) -> dict[str, Any]:
+        """The last lines that slots have logged or printed."""
+        ...
+
 
 Ask = Callable[[Callable[[JobFacts], None]], None]
 """Has a function called, from any thread, with what the driver of a job knows."""

@@ -160,6 +160,8 @@ def joined_with_versions(left: StreamState, versions: Versions, words: JoinWords
             hint="give the same columns to versioned(...) and to on",
         )
     time = _timed(left, "this stream")
+    if as_of is not None and as_of not in left.schema.names:
+        raise unknown_column(as_of, left.schema.names, argument="join: as_of")
     if as_of not in (None, time):
         raise UsageError(
             f"join: as_of is {as_of!r}, and the event time of this stream is in {time!r}",
@@ -194,7 +196,8 @@ def join_kind(given: object, known: Sequence[JoinKind], *, what: str = "join") -
         return JoinKind(given)
     if given in [kind.value for kind in JoinKind]:
         raise UsageError(f"{what}: how={given!r} does not exist for this join; there are {', '.join(names)}")
-    near = get_close_matches(str(given).lower().removesuffix("outer").strip("_ "), names, n=1, cutoff=0.5)
+    word = str(given).lower().removesuffix("outer").strip("_ ") or "full"
+    near = get_close_matches("full" if word[:2] == "ou" else word, names, n=1, cutoff=0.5)
     raise UsageError(
         f"{what}: how={given!r} is no kind of join; there are {', '.join(names)}",
         hint=f"did you mean {near[0]!r}?" if near else None,

@@ -253,6 +253,26 @@ class KeyedStream:
         processor is a processor for `transformWithStateInPandas`. `initial_state` is a DataFrame with the key columns,
         whose rows go to `handleInitialState` before anything else. State and timers are kept under `name`. See
         docs/spark.md.
+
+        >>> import penstock as ps
+        >>> from penstock.testing import run
+        >>> from pyspark.sql import Row
+        >>> from pyspark.sql.streaming import StatefulProcessor
+        >>> class Count(StatefulProcessor):
+        ...     def init(self, handle):
+        ...         self.n = handle.getValueState("n", "n bigint")
+        ...     def handleInputRows(self, key, rows, timerValues):
+        ...         n = (self.n.get()[0] if self.n.exists() else 0) + len(list(rows))
+        ...         self.n.update((n,))
+        ...         yield Row(item=key[0], n=n)
+        ...     def close(self):
+        ...         pass
+        >>> def program(env):
+        ...     bids = env.from_iterable([{"item": "pen"}, {"item": "pen"}]).key_by("item")
+        ...     counts = bids.transform_with_state(Count(), output_schema="item string, n bigint")
+        ...     counts.write(ps.collect())
+        >>> run(program, parallelism=1)
+        [{'item': 'pen', 'n': 2}]
         """
         self._state.refuse_changelog("transform_with_state")
         host = self._state.ledger.processor_host

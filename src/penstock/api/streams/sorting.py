@@ -12,6 +12,7 @@ from penstock.api.steps import LATE, SortStep
 from penstock.api.streams.ranking import By, Descending, check_can_order
 from penstock.api.streams.stream_state import StreamState
 from penstock.core.errors import UsageError
+from penstock.sql.schemas import unknown_column
 
 
 @at_user_line
@@ -103,6 +104,9 @@ def _further_columns(
             hint=f'give one or several columns, and a direction for each: by=["{time}", "price"], '
             "descending=[False, True]",
         )
+    for name in names:
+        if name not in state.schema.names:
+            raise unknown_column(name, state.schema.names, argument="sort: by")
     if names[0] != time or given[0]:
         order = f"{names[0]} descending" if given[0] else str(names[0])
         raise UsageError(

@@ -36,6 +36,7 @@ from penstock.core.errors import UsageError
 from penstock.core.messages import OperatorState
 from penstock.core.recovery.metadata import CheckpointMetadata
 from penstock.plan.graph import Plan
+from penstock.runtime.task.operators.join_files import is_join_index
 from penstock.runtime.task.operators.join_snapshot import is_join
 from penstock.runtime.task.operators.passed_times import PASSED
 from penstock.runtime.task.operators.running_files import RunningSnapshot, is_running_index
@@ -130,6 +131,8 @@ def _pickled_keyed(state: OperatorState, reader: StateReader) -> Iterator[str]:
     if is_runs(first) and is_running_index(first, state.keyed):
         running = RunningSnapshot(first, state.keyed, what="the state of a subtask")
         yield from _pickled_aggregates(running.header.layout.aggregates)
+        return
+    if is_runs(first) and is_join_index(first, state.keyed):
         return
     if is_runs(first):
         for section in RunSnapshot(first, state.keyed, what="the state of a subtask").sections:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.web.answers.common import Asked, Document, Refused, ms, spread
+from penstock.web.answers.asking import Asked, Document, Refused, ms, spread
 from penstock.web.answers.jobs import LONG
 from penstock.web.ids import is_id
 

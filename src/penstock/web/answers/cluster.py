@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.web import states
-from penstock.web.answers.common import Asked, Document, Refused, duration, ms
+from penstock.web.answers.asking import Asked, Document, Refused, duration, ms
 from penstock.web.answers.jobs import overview_entry
 
 FLINK_VERSION = "2.3.0"

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from penstock.web import states
-from penstock.web.answers.common import Asked, Document, Refused, duration, ms
+from penstock.web.answers.asking import Asked, Document, Refused, duration, ms
 from penstock.web.ids import public_id
 
 LONG = 9_223_372_036_854_775_807

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.web import states
-from penstock.web.answers.common import Asked, Document, Refused
+from penstock.web.answers.asking import Asked, Document, Refused
 from penstock.web.answers.vertices import NO_WATERMARK
 
 Values = dict[str, float]

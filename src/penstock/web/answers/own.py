@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.web.answers.common import Asked, Document, Refused
+from penstock.web.answers.asking import Asked, Document, Refused
 from penstock.web.diagnosis import checkpoint_sentence, job_sentences
 
 HEAD = (
@@ -85,6 +85,11 @@ def stream(_asked: Asked) -> Document:
 
 def description(_asked: Asked) -> Document:
     """The description of all addresses, as OpenAPI 3.1."""
+    raise Refused(404, "the server answers this address in another way")
+
+
+def metrics(_asked: Asked) -> Document:
+    """The metrics of all jobs, for Prometheus."""
     raise Refused(404, "the server answers this address in another way")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.web.answers.common import NOT_A_NUMBER, Asked, Document, Refused, quantile
+from penstock.web.answers.asking import NOT_A_NUMBER, Asked, Document, Refused, quantile
 from penstock.web.ids import public_id
 
 _STATES = {"asked": "inProgress", "prepared": "inProgress", "changing": "inProgress", "completed": "completed"}

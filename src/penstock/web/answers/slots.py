@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.web import states
-from penstock.web.answers.common import Asked, Document, Refused, ms
+from penstock.web.answers.asking import Asked, Document, Refused, ms
 from penstock.web.answers.metrics import slot_id, slot_of
 
 MIB = 1_048_576

@@ -19,7 +19,7 @@ from penstock.savepoints.catalog import SnapshotData
 from penstock.savepoints.one_key import groups_of_key, rows_of_key, wanted_key
 from penstock.savepoints.tables import ALL_GROUPS
 from penstock.sql.python_values import shown_rows
-from penstock.web.answers.common import Asked, Document, Refused
+from penstock.web.answers.asking import Asked, Document, Refused
 from penstock.web.answers.own import newest
 
 MOST_ROWS = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.web import states
-from penstock.web.answers.common import Asked, Document, Refused, duration, ms, spread_of
+from penstock.web.answers.asking import Asked, Document, Refused, duration, ms, spread_of
 from penstock.web.answers.jobs import io_metrics
 from penstock.web.ids import public_id
 

@@ -65,7 +65,7 @@ function keepingUp(job, history) {
   const slow = said(job, "bottleneck");
   const lag = job.watermark_lag_ms;
   const late = lag === null ? "" : `, event time is ${words.duration(Math.max(0, lag))} behind${trend(history)}`;
-  if (slow) return [question, slow.level === "bad" ? "bad" : "warn", slow.level === "bad" ? "No" : "Barely", `${slow.text} ${rates}${late}`, "graph"];
+  if (slow) return [question, slow.level === "bad" ? "bad" : "warn", slow.level === "bad" ? "No" : "Barely", `${slow.text.split(": it is at work")[0]}; ${rates}${late}`, "graph"];
   // A slot with idle time takes what comes; without, something may be waiting outside that nobody counts.
   if (job.vertices.length > 0 && job.vertices.every((vertex) => vertex.parallelism > 0 && vertex.shares.idle.mean < NO_TIME_LEFT && vertex.shares.busy.mean + vertex.shares.waiting.mean > 0))
     return [question, "warn", "At full speed", `no slot has idle time; ${rates}${late}`, "graph"];

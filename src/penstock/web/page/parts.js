@@ -241,9 +241,14 @@ export function Dialog({ title, onClose, children }) {
   useLayoutEffect(() => {
     const dialog = place.current;
     dialog.showModal();
-    return () => dialog.open && dialog.close();
+    dialog.addEventListener("close", onClose);
+    return () => {
+      // The browser says later that a dialog has been closed: the reader may be elsewhere by then.
+      dialog.removeEventListener("close", onClose);
+      if (dialog.open) dialog.close();
+    };
   }, []);
-  return html`<dialog ref=${place} class="dialog" aria-label=${title} onClose=${onClose}>
+  return html`<dialog ref=${place} class="dialog" aria-label=${title}>
     <h2>${title}</h2>
     ${children}
   </dialog>`;

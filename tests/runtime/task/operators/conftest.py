@@ -170,3 +170,9 @@ def rig():
 def memory_files():
     """Makes a place for state that several rigs can share."""
     return MemoryFiles
+
+
+@pytest.fixture(scope="session")
+def queued_background():
+    """Makes background work that runs when the test says so."""
+    return QueuedBackground

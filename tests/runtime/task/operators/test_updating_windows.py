@@ -376,6 +376,16 @@ def test_rows_are_forgotten_when_the_lateness_is_over(rig):
     assert back.operator._table.rows == 0
 
 
+def test_a_session_that_waits_joins_a_shown_session_that_would_be_over_without_it(rig):
+    combine, step = steps(SESSION, Updates(every_rows=3))
+    back, view = rig(replace(step, combine=combine), sides=[LATE]), View()
+    back.operator.process(records([(0, 1, 0), (0, 1, 0), (0, 1, 0)]))
+    back.operator.process(records([(0, 1, 1)]))
+    back.operator.watermark(5)
+    view.follow(back.output)
+    assert view.rows == {(0, 0, 6): (4, 1)}
+
+
 def test_the_state_of_results_that_do_not_change_is_refused(rig):
     combine, step = steps(TumblingWindow(size_us=10))
     final = replace(step, updates=None, schema=without_row_kind(step.schema))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from join_rig import JoinRig, Output, Record, numbers, same_key, version_step
+from join_oracles import expected_versions as expected
+from join_rig import JoinRig, Output, Record, numbers, version_step
 
 from penstock.api.join_steps import LEFT, RIGHT, JoinKind
 from penstock.core.elements import MAX_WATERMARK
@@ -24,29 +24,6 @@ KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "double": (pa.float64(), [None, 0.0, -0.0, float("nan")]),
     "string": (pa.string(), [None, "", "Aa", "BB"]),
 }
-
-
-def expected(how: JoinKind, records: list[Record], versions: list[Record]) -> Counter[tuple[Any, ...]]:
-    """The numbers of each record and of its version. No two versions of a key have the same time."""
-    found: Counter[tuple[Any, ...]] = Counter()
-    for record in records:
-        held = [
-            version
-            for version in versions
-            if same_key(record.key, version.key)
-            and record.time is not None
-            and version.time is not None
-            and version.time <= record.time
-        ]
-        last = max(held, key=lambda version: version.time or 0, default=None)
-        match how:
-            case JoinKind.SEMI:
-                found.update([(record.number,)] if last else [])
-            case JoinKind.ANTI:
-                found.update([] if last else [(record.number,)])
-            case _:
-                found.update([(record.number, last.number if last else None)] if last or how is JoinKind.LEFT else [])
-    return found
 
 
 @pytest.mark.parametrize("how", KINDS)

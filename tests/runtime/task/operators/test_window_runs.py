@@ -22,7 +22,7 @@ from penstock.core.errors import CorruptFile, UsageError
 from penstock.core.ids import CheckpointId
 from penstock.core.messages import StateFile
 from penstock.plan.key_groups import range_of
-from penstock.runtime.task.operators import pane_windows, run_table
+from penstock.runtime.task.operators import pane_pieces, run_table
 from penstock.runtime.task.operators.run_merging import runs_to_merge
 from penstock.runtime.task.operators.sorted_runs import RunLimits
 from penstock.runtime.task.operators.window_table import WindowTable, is_window
@@ -440,13 +440,13 @@ def test_a_window_with_many_keys_is_put_together_in_pieces_and_a_snapshot_betwee
 
 
 def test_the_pieces_of_a_window_have_few_rows(rig, monkeypatch):
-    taken, honest = [], pane_windows.PaneWindowOperator._repeated
+    taken, honest = [], pane_pieces.PanePieces.repeated
 
     def counted(self, rows, first, last):
         taken.append(rows.num_rows)
         return honest(self, rows, first, last)
 
-    monkeypatch.setattr(pane_windows.PaneWindowOperator, "_repeated", counted)
+    monkeypatch.setattr(pane_pieces.PanePieces, "repeated", counted)
     job = Job(rig, WINDOWS[1], 1, StateSettings(), RunLimits(run_rows=64, block_rows=16, part_blocks=2))
     job.give(range(1_000), [3] * 1_000)
     job.watermark(9)

@@ -18,7 +18,7 @@ from penstock.api.windows import TumblingWindow
 from penstock.core.elements import MAX_WATERMARK
 from penstock.core.errors import UsageError
 from penstock.runtime.task.operators import window_table
-from penstock.runtime.task.operators.pane_windows import parts_of
+from penstock.runtime.task.operators.pane_pieces import parts_of
 from penstock.runtime.task.partitioning import partition
 from penstock.runtime.task.slices import Slice
 

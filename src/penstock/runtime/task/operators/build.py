@@ -74,7 +74,8 @@ from penstock.runtime.task.operators.sort import SortOperator
 from penstock.runtime.task.operators.source import SourceOperator
 from penstock.runtime.task.operators.table_join import TableJoinOperator
 from penstock.runtime.task.operators.top import TopOperator
-from penstock.runtime.task.operators.updating_windows import UpdatingPaneOperator, UpdatingSessionOperator
+from penstock.runtime.task.operators.updating_panes import UpdatingPaneOperator
+from penstock.runtime.task.operators.updating_sessions import UpdatingSessionOperator
 from penstock.runtime.task.operators.version_join import VersionJoinOperator
 from penstock.runtime.task.operators.waiting import WaitingOperator
 from penstock.runtime.task.operators.watermark import WatermarkOperator

@@ -22,27 +22,25 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.api.connector import UserCodeRaised
 from penstock.api.other_windows import CountWindow
 from penstock.api.steps import ROW_COUNT, WindowStep
 from penstock.api.window_schema import WINDOW_END, WINDOW_START
 from penstock.core.elements import CheckpointOptions
-from penstock.core.ids import CheckpointId, OperatorId
-from penstock.core.messages import OperatorState
+from penstock.core.ids import CheckpointId
 from penstock.runtime.task.operators import window_table
 from penstock.runtime.task.operators.aggregation import group, normal_keys, of_partials, of_records, results
-from penstock.runtime.task.operators.base import Operator, OperatorContext, SnapshotWork, StateWriter
+from penstock.runtime.task.operators.base import Operator, OperatorContext, Output, SnapshotWork
 from penstock.runtime.task.operators.dense import int64_values
-from penstock.runtime.task.operators.keyed_rows import KeyedRows, rows_of
+from penstock.runtime.task.operators.keyed_rows import KeyedRows
 from penstock.runtime.task.operators.record_values import record_values
 from penstock.runtime.task.operators.sessions import codes_of
 from penstock.runtime.task.operators.slow_merging import merges_by_row
-from penstock.runtime.task.operators.user_code import expression_error, user_code_raised
+from penstock.runtime.task.operators.table_state import ROWS, Loose, TableState
+from penstock.runtime.task.operators.user_code import expression_error
 from penstock.runtime.task.operators.window_changes import repeated
-from penstock.runtime.task.operators.window_table import Header, Layout, check_layout, decode, encode_rows
+from penstock.runtime.task.operators.window_table import Header, Layout
 from penstock.runtime.task.operators.windows import RESULT_ROWS
 from penstock.runtime.task.slices import Steps, Work
-from penstock.state.restore_bounds import check_named_once
 
 Numbers = npt.NDArray[np.int64]
 
@@ -63,9 +61,16 @@ class CountWindowOperator(Operator):
         self._partials = step.partials
         self._adding = of_records(step.aggregates)
         self._merging = of_partials(step.aggregates)
-        self._table = KeyedRows(step.partials, step.keys, lambda rows: np.zeros(rows.num_rows, np.int64))
+        self._table = KeyedRows(step.partials, step.keys, WINDOW_START)
         self._leaving: pa.Table | None = None
         """Partials of full windows, whose results have not been handed on."""
+        self._state: TableState | None = None
+
+    def open(self, context: OperatorContext, output: Output) -> None:
+        """Start."""
+        super().open(context, output)
+        if self._state is not None:
+            self._state.begin()
 
     @property
     def is_row_wise(self) -> bool:
@@ -174,45 +179,42 @@ class CountWindowOperator(Operator):
 
     def load(self, context: OperatorContext) -> None:
         """Restore the rows of this subtask's key groups."""
+        self._state = TableState({ROWS: self._table}, self._step, context)
         if context.fresh or not context.restored:
             return
-        check_named_once((file for state in context.restored for file in state.keyed), what="the state of the window")
-        for state in context.restored:
-            for file in state.keyed:
-                rows, header = decode(context.reader.get(file), context.key_groups)
-                check_layout(header.layout, self._step, context.name)
-                if rows.num_rows:
-                    take_in = self._leave if header.leaving is True else self._table.append
-                    take_in(rows.select(self._partials.names).cast(self._partials))
 
-    def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:  # noqa: ARG002
-        """Freeze the rows by reference. The returned work writes them, by key group."""
-        context, keys, schema = self.context, self._keys, self._partials
-        frozen, leaving, layout = self._table.freeze(), self._leaving, Layout.of(self._step)
+        def take(rows: pa.Table, header: Header) -> None:
+            if rows.num_rows:
+                take_in = self._leave if header.leaving is True else self._table.append
+                take_in(rows.select(self._partials.names).cast(self._partials))
 
-        def write(writer: StateWriter) -> OperatorState:
-            parts: list[tuple[pa.Table, Any]] = [(rows_of(frozen, schema), msgspec.UNSET)]
-            parts += [] if leaving is None else [(leaving, True)]
-            try:
-                files = [
-                    encode_rows(
-                        rows,
-                        keys=keys,
-                        header=Header(layout=layout, fired=(), leaving=is_leaving),
-                        groups=context.max_parallelism,
-                    )
-                    for rows, is_leaving in parts
-                ]
-            except UserCodeRaised as error:
-                # Off the loop, where nothing else says which step the code belongs to.
-                raise user_code_raised(error, context) from error
-            return OperatorState(
-                operator=OperatorId(context.operator),
-                keyed=tuple(writer.put(data) for data in files),
-                key_groups=context.key_groups,
-            )
+        self._state.load(take)
 
-        return write
+    def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:
+        """Freeze the rows by reference. The returned work writes what no completed checkpoint has."""
+        assert self._state is not None
+        header, leaving = Header(layout=Layout.of(self._step), fired=()), self._leaving
+        loose = []
+        if leaving is not None:
+            rows = leaving
+            loose.append(Loose(msgspec.structs.replace(header, leaving=True), lambda: rows))
+        return self._state.snapshot(checkpoint, options, headers={ROWS: header}, loose=loose)
+
+    def completed(self, checkpoint: CheckpointId) -> None:
+        """Later checkpoints may refer to the files of this checkpoint."""
+        if self._state is not None:
+            self._state.completed(checkpoint)
+
+    def aborted(self, checkpoint: CheckpointId) -> None:
+        """No checkpoint may refer to the files of this checkpoint."""
+        if self._state is not None:
+            self._state.aborted(checkpoint)
+
+    def close(self) -> None:
+        """Let go of the rows."""
+        state, self._state = self._state, None
+        if state is not None:
+            state.close()
 
 
 def _next_positions(rows: pa.Table, of_keys: Numbers, keys: int) -> Numbers:

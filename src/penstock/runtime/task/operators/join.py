@@ -52,7 +52,7 @@ class JoinOperator(TwoSidedOperator):
     def __init__(self, step: JoinStep) -> None:
         super().__init__(step)
         self._keys = list(zip(step.left.keys, step.right.keys, strict=True))
-        self._sides = tuple(self._make_runs(side) for side in (LEFT, RIGHT))
+        self._sides = (self._make_runs(LEFT), self._make_runs(RIGHT))
         self._pending: list[Arrived] = []
         """Records that have come and that have met no record of the other side."""
 
@@ -206,21 +206,18 @@ class JoinOperator(TwoSidedOperator):
         if pending:
             self._pending.append(arrived)
         else:
-            self._sides[arrived.side].append(arrived.rows, arrived.times, arrived.hashes, marks)
+            super()._take_back(arrived, marks, pending=False)
 
-    def _frozen(self) -> list[tuple[int, bool, tuple[Frozen, ...]]]:
-        frozen = [(side, False, runs.freeze()) for side, runs in enumerate(self._sides)]
-        for side in (LEFT, RIGHT):
-            pending = tuple(Frozen(each.rows, None) for each in self._pending if each.side == side)
-            frozen += [(side, True, pending)] if pending else []
-        return frozen
+    def _pending_records(self) -> list[tuple[int, Frozen]]:
+        return [(each.side, Frozen(each.rows, None)) for each in self._pending]
 
     def metrics(self) -> dict[str, float]:
-        """How many records are kept, and how many came too late."""
+        """How many records are kept, how large they are, and how many came too late."""
         left, right = self._sides
         return {
             "left_rows_kept": left.rows,
             "right_rows_kept": right.rows,
+            "bytes_kept": left.nbytes + right.nbytes,
             "late_dropped": sum(self._late_dropped),
         }
 

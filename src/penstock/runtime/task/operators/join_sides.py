@@ -3,28 +3,25 @@ and restored."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from msgspec import UNSET
 
-from penstock.api.join_steps import LATE_OF_RIGHT, LEFT, RegularJoinStep, TwoSidedStep, moved
+from penstock.api.join_steps import LATE_OF_RIGHT, LEFT, RIGHT, TwoSidedStep, moved
 from penstock.api.steps import LATE
 from penstock.core.elements import CheckpointOptions
-from penstock.core.ids import CheckpointId, OperatorId
-from penstock.core.messages import OperatorState
-from penstock.runtime.task.operators.base import Operator, OperatorContext, SnapshotWork, StateWriter
+from penstock.core.errors import InvariantError
+from penstock.core.ids import CheckpointId
+from penstock.runtime.task.operators.base import Operator, OperatorContext, Output, SnapshotWork
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.fired import Fired
 from penstock.runtime.task.operators.join_columns import ResultMaker
-from penstock.runtime.task.operators.join_runs import Frozen, Int64s, Marks, UInt32s
-from penstock.runtime.task.operators.join_snapshot import JoinHeader, decode, encode
-from penstock.runtime.task.operators.window_table import FiredRange
+from penstock.runtime.task.operators.join_run import Frozen, Int64s, Marks, UInt32s
+from penstock.runtime.task.operators.join_runs import JoinRuns
+from penstock.runtime.task.operators.join_state import Given, JoinState
 from penstock.runtime.task.partitioning import key_groups, row_hashes
 from penstock.runtime.task.slices import Work
-from penstock.state.restore_bounds import check_named_once
 
 RESULT_ROWS = 65_536
 """Results are handed on in batches of at most this many rows."""
@@ -49,11 +46,15 @@ class Arrived(NamedTuple):
 class TwoSidedOperator(Operator):
     """Keeps records of two inputs."""
 
+    _sides: tuple[JoinRuns, JoinRuns]
+    """The records of the left and of the right side."""
+
     def __init__(self, step: TwoSidedStep) -> None:
         self._step = step
         self._results = ResultMaker(step)
         self._passed = Fired()
         self._late_dropped = [0, 0]
+        self._state: JoinState | None = None
 
     def process(self, batch: pa.RecordBatch) -> Work | None:
         """Take records of the left side in."""
@@ -98,8 +99,10 @@ class TwoSidedOperator(Operator):
         return moved(int64_values(batch.column(given.time_column)), given.time_offset_us)
 
     def _hashed(self, batch: pa.RecordBatch, side: int) -> Arrived:
-        hashes = row_hashes(batch, self._step.side(side).keys, seed=_SEED)
-        return Arrived(side, batch, self._times(batch, side), hashes)
+        return Arrived(side, batch, self._times(batch, side), self._hashes(batch, side))
+
+    def _hashes(self, batch: pa.RecordBatch, side: int) -> UInt32s:
+        return row_hashes(batch, self._step.side(side).keys, seed=_SEED)
 
     def _without_late(self, batch: pa.RecordBatch, times: Int64s, side: int) -> pa.RecordBatch:
         keys = self._step.side(side).keys
@@ -120,48 +123,59 @@ class TwoSidedOperator(Operator):
 
     def load(self, context: OperatorContext) -> None:
         """Restore the records of this subtask's key groups, and how far event time had come."""
+        self._state = state = JoinState(self._sides, self._step, context, self._hashes)
         if context.fresh or not context.restored:
             return
-        passed: list[FiredRange] = []
-        check_named_once((file for state in context.restored for file in state.keyed), what="the state of the join")
-        for state in context.restored:
-            for file in state.keyed:
-                data, groups = context.reader.get(file), context.max_parallelism
-                found = decode(data, self._step, context.key_groups, groups=groups, name=context.name)
-                passed += found.header.passed
-                if found.rows.num_rows:
-                    arrived = self._hashed(found.rows, found.header.side)
-                    self._take_back(arrived, found.marks, pending=found.header.pending)
-        self._passed.restore(passed, context.key_groups)
 
-    @abstractmethod
+        def take_back(given: Given) -> None:
+            for rows, marks in given.parts:
+                if rows.num_rows:
+                    marks_ = np.zeros(rows.num_rows, np.uint8) if marks is None else marks
+                    self._take_back(self._hashed(rows, given.side), marks_, pending=given.pending)
+
+        self._passed.restore(state.load(take_back), context.key_groups)
+
+    def open(self, context: OperatorContext, output: Output) -> None:
+        """Start. From here on large runs are merged in the background."""
+        super().open(context, output)
+        for runs in self._sides:
+            runs.merge_in(context.background, context.fail)
+
+    def close(self) -> None:
+        """Let go of the records."""
+        state, self._state = self._state, None
+        if state is not None:
+            state.close()
+
     def _take_back(self, arrived: Arrived, marks: Marks, *, pending: bool) -> None:
         """Take restored records in."""
+        if pending:
+            raise InvariantError("records are pending in the state of a join that has no pending records")
+        self._sides[arrived.side].append(arrived.rows, arrived.times, arrived.hashes, marks)
 
-    @abstractmethod
-    def _frozen(self) -> list[tuple[int, bool, tuple[Frozen, ...]]]:
-        """What a snapshot has, a file each: the side, whether the records are pending, and the records."""
+    def _pending_records(self) -> list[tuple[int, Frozen]]:
+        """The records that have come and have met no record of the other side, each with its side."""
+        return []
 
-    def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:  # noqa: ARG002
-        """Freeze the records by reference. The returned work orders them by key group and writes them."""
-        context, step, frozen = self.context, self._step, self._frozen()
-        passed = self._passed.ranges(context.key_groups)
+    def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:
+        """Freeze the records by reference. The returned work writes what no completed checkpoint has."""
+        if self._state is None:
+            raise InvariantError("a join is used before it is loaded or after it is closed")
+        pending = self._pending_records()
+        parts = [(side, tuple(part for of, part in pending if of == side)) for side in (LEFT, RIGHT)]
+        return self._state.snapshot(
+            checkpoint,
+            options,
+            passed=self._passed.ranges(self.context.key_groups),
+            pending=[Given(side, of_side, pending=True) for side, of_side in parts if of_side],
+        )
 
-        def write(writer: StateWriter) -> OperatorState:
-            files = []
-            for side, is_pending, parts in frozen:
-                given = step.side(side)
-                header = JoinHeader(
-                    join=step.described(),
-                    side=side,
-                    keys=given.keys,
-                    passed=passed,
-                    pending=is_pending,
-                    counts=True if isinstance(step, RegularJoinStep) else UNSET,
-                )
-                files.append(writer.put(encode(parts, given.schema, header, context.max_parallelism)))
-            return OperatorState(
-                operator=OperatorId(context.operator), keyed=tuple(files), key_groups=context.key_groups
-            )
+    def completed(self, checkpoint: CheckpointId) -> None:
+        """Later checkpoints may refer to the files of this checkpoint."""
+        if self._state is not None:
+            self._state.completed(checkpoint)
 
-        return write
+    def aborted(self, checkpoint: CheckpointId) -> None:
+        """No checkpoint may refer to the files of this checkpoint."""
+        if self._state is not None:
+            self._state.aborted(checkpoint)

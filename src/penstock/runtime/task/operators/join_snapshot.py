@@ -23,12 +23,12 @@ import pyarrow as pa
 from penstock.api.arrow_bounds import NOT_ARROW, check_size, check_stream, check_types
 from penstock.api.join_steps import LEFT, RIGHT, TwoSidedStep
 from penstock.core.errors import CorruptFile, UsageError
-from penstock.runtime.task.operators.join_runs import GONE, SHOWN, Frozen, Marks, one_batch
+from penstock.runtime.task.operators.join_marks import MARK
+from penstock.runtime.task.operators.join_run import GONE, SHOWN, Frozen, Marks, one_batch
 from penstock.runtime.task.operators.window_table import FiredRange
 from penstock.runtime.task.partitioning import key_groups
 from penstock.state.format import check_names
 
-MARK = "__mark"
 KEY_GROUP = "__key_group"
 FORMAT = 1
 _MOST_MATCHES = 2**31 - 1
@@ -141,10 +141,7 @@ def decode(data: bytes, step: TwoSidedStep, own: tuple[int, int], *, groups: int
     the file is of another join than the step of this name."""
     table, header = read_join(data)
     if header.join != step.described():
-        raise UsageError(
-            f"the state of {name!r} is of a join {header.join}; the step in the program is a join {step.described()}",
-            hint="give the changed join another name, so that it starts without state",
-        )
+        raise other_join(name, header.join, step)
     schema = step.side(header.side).schema
     numbers = np.asarray(table.column(KEY_GROUP).to_numpy())
     first, last = np.searchsorted(numbers, [own[0], own[1] + 1])
@@ -166,3 +163,11 @@ def decode(data: bytes, step: TwoSidedStep, own: tuple[int, int], *, groups: int
         if entry.first_group <= own[1] and entry.last_group >= own[0]
     )
     return Restored(header=msgspec.structs.replace(header, passed=passed), rows=rows, marks=marks)
+
+
+def other_join(name: str, join: str, step: TwoSidedStep) -> UsageError:
+    """The error for state of another join than the step of this name."""
+    return UsageError(
+        f"the state of {name!r} is of a join {join}; the step in the program is a join {step.described()}",
+        hint="give the changed join another name, so that it starts without state",
+    )

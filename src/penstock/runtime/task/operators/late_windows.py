@@ -24,7 +24,8 @@ from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.pane_windows import PaneWindowOperator
 from penstock.runtime.task.operators.record_values import adds_by_row
 from penstock.runtime.task.operators.session_windows import SessionCombineOperator, SessionWindowOperator
-from penstock.runtime.task.operators.updating_windows import UpdatingPaneOperator, UpdatingSessionOperator
+from penstock.runtime.task.operators.updating_panes import UpdatingPaneOperator
+from penstock.runtime.task.operators.updating_sessions import UpdatingSessionOperator
 from penstock.runtime.task.operators.windows import CombineOperator, WindowOperator
 from penstock.runtime.task.slices import Steps, Work
 

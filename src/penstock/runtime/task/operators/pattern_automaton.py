@@ -90,7 +90,7 @@ class Automaton:
 
     def __init__(self, shape: PatternShape) -> None:
         self._shape = shape
-        self.names = frozenset(name for step in shape.steps for name in step.names)
+        self.taking_names = frozenset(name for step in shape.steps for name in step.names)
         """The numbers of the names by which records are taken."""
         self._first_place: list[int] = []
         number = START + 1

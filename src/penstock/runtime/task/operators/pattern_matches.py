@@ -255,7 +255,7 @@ class KeyMatches:
         links: list[Link] = []
         for each in saved["taken"]:
             before, name, record = each["before"], each["name"], each["record"]
-            if name not in self._automaton.names or record < 0 or records[record][2] is None:
+            if name not in self._automaton.taking_names or record < 0 or records[record][2] is None:
                 raise IndexError(f"name {name} takes record {record}, and there is no such name or record")
             links.append(Link(None if before < 0 else links[before], name, records[record]))
         self._next = saved["next"]

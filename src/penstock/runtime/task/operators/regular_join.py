@@ -89,7 +89,7 @@ class RegularJoinOperator(TwoSidedOperator):
     def __init__(self, step: RegularJoinStep) -> None:
         super().__init__(step)
         self._keys = list(zip(step.left.keys, step.right.keys, strict=True))
-        self._sides = tuple(self._make_runs(side) for side in (LEFT, RIGHT))
+        self._sides = (self._make_runs(LEFT), self._make_runs(RIGHT))
         self._pending: list[Changes] = []
         self._unknown_dropped = 0
         """How many rows were to be taken back that are not kept any more."""
@@ -359,28 +359,23 @@ class RegularJoinOperator(TwoSidedOperator):
 
     def _take_back(self, arrived: Arrived, marks: Marks, *, pending: bool) -> None:
         if not pending:
-            self._sides[arrived.side].append(arrived.rows, arrived.times, arrived.hashes, marks)
+            super()._take_back(arrived, marks, pending=False)
             return
         for adds in (False, True):
             picked = (marks == 1) == adds
             if picked.any():
                 self._pending.append(Changes(arrived, marks == 1).of(picked))
 
-    def _frozen(self) -> list[tuple[int, bool, tuple[Frozen, ...]]]:
-        frozen = [(side, False, runs.freeze()) for side, runs in enumerate(self._sides)]
-        for side in (LEFT, RIGHT):
-            pending = tuple(
-                Frozen(each.rows.rows, each.adds.astype(np.int32)) for each in self._pending if each.rows.side == side
-            )
-            frozen += [(side, True, pending)] if pending else []
-        return frozen
+    def _pending_records(self) -> list[tuple[int, Frozen]]:
+        return [(each.rows.side, Frozen(each.rows.rows, each.adds.astype(np.int32))) for each in self._pending]
 
     def metrics(self) -> dict[str, float]:
-        """How many rows are kept, and how many rows were to be taken back that had expired."""
+        """How many rows are kept, how large they are, and how many rows were to be taken back that had expired."""
         left, right = self._sides
         return {
             "left_rows_kept": left.rows,
             "right_rows_kept": right.rows,
+            "bytes_kept": left.nbytes + right.nbytes,
             "unknown_dropped": self._unknown_dropped,
         }
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.ports import Background, WorkResult
@@ -89,6 +91,8 @@ class RunTable:
 
     reads_once = True
     """Whether every row is read once: when it is removed."""
+    takes_marks = False
+    """Whether a run that has lost rows behind its first rows can be restored as it is."""
 
     def __init__(self, keys: Sequence[str], time: str, grouped: Callable[[Sequence[pa.Table]], pa.Table]) -> None:
         self.keys = tuple(keys)
@@ -155,7 +159,7 @@ class RunTable:
     @property
     def _are_many_appended(self) -> bool:
         limits = self.limits
-        is_large = self._appended_rows >= limits.run_rows or self._appended_bytes >= limits.run_bytes
+        is_large = self._appended_rows >= self.run_rows or self._appended_bytes >= limits.run_bytes
         return is_large or len(self._appended) >= MOST_APPENDED
 
     # --- merges that call user code --------------------------------------------------------
@@ -189,8 +193,15 @@ class RunTable:
     def _merged_in_slices(self, parts: Sequence[pa.Table], slice_: Slice) -> Merged:
         raise NotImplementedError
 
-    def take_in(self, blocks: Sequence[pa.RecordBatch], buffer: pa.Buffer | None, first: int) -> SortedRun:
+    def take_in(
+        self,
+        blocks: Sequence[pa.RecordBatch],
+        buffer: pa.Buffer | None,
+        first: int,
+        gone: npt.NDArray[np.bool_] | None = None,
+    ) -> SortedRun:
         """Take a run in that was restored, of which the rows before `first` are gone."""
+        assert gone is None
         run = SortedRun(blocks, self.time, buffer)
         if first < run.rows:
             self._begins_at(run.first_time(first))
@@ -257,12 +268,16 @@ class RunTable:
 
     def _add_run(self, rows: pa.Table, *, is_grouped: bool) -> None:
         """The appended rows are this run from here on."""
+        self._runs.append(self._run_of(ordered(rows, self.time), is_grouped=is_grouped))
+        self._appended, self._appended_rows, self._appended_bytes = [], 0, 0
+
+    def _run_of(self, rows: pa.Table, *, is_grouped: bool = False) -> LiveSorted:
+        """A run of rows that have hashes and are in order."""
         builder = self._place.build()
-        for block in ordered(rows, self.time).to_batches(max_chunksize=self.limits.block_rows):
+        for block in rows.to_batches(max_chunksize=self.limits.block_rows):
             builder.add(block)
         blocks, buffer = builder.end()
-        self._runs.append(LiveSorted(SortedRun(blocks, self.time, buffer, is_grouped=is_grouped)))
-        self._appended, self._appended_rows, self._appended_bytes = [], 0, 0
+        return LiveSorted(SortedRun(blocks, self.time, buffer, is_grouped=is_grouped))
 
     def _hashed(self, appended: Sequence[pa.Table]) -> tuple[pa.Table, bool]:
         """Appended rows with their hashes, and whether no time and key comes twice. Rows are grouped if that makes them
@@ -356,6 +371,16 @@ class RunTable:
         if inputs and left is not None:
             kept.insert(inputs[0], left)
         self._runs = kept
+
+    @property
+    def run_rows(self) -> int:
+        """Appended rows become a run when there are this many."""
+        return self.limits.run_rows
+
+    @property
+    def section_rows(self) -> int:
+        """Small runs are saved with the index of a snapshot, up to this many rows."""
+        return self.limits.section_rows
 
     def freeze(self) -> Frozen:
         """All rows, by reference. Later changes replace runs and tables, and do not change them."""

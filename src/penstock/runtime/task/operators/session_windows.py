@@ -133,8 +133,11 @@ class SessionTable(WindowTable):
         newest = self._live[-1].rows if self._live else 0
         return self._appended_rows >= max(self.limits.run_rows, newest) or len(self._appended) >= MOST_APPENDED
 
-    def take_in(self, blocks: Sequence[pa.RecordBatch], buffer: pa.Buffer | None, first: int) -> SortedRun:
+    def take_in(
+        self, blocks: Sequence[pa.RecordBatch], buffer: pa.Buffer | None, first: int, gone: Bits | None = None
+    ) -> SortedRun:
         """Take a run in that was restored, of which the rows before `first` are gone."""
+        assert gone is None
         run = SortedRun(blocks, self.time, buffer)
         if (live := _live(run).behind(first)) is not None:
             self._live.append(live)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,6 +77,23 @@ class RunLimits:
     """The same, where every row is read once: there to merge runs costs more than to read many runs."""
     fanout: int = 8
     """So many runs of a larger size are merged."""
+    most_bytes: int = 64 * 1024 * 1024
+    """A run of a join does not grow beyond this size by merging."""
+
+
+_FEW = 64
+_LEAST_FEW = 512
+
+
+def few(rows: int) -> int:
+    """How many rows are few, in comparison with so many rows."""
+    return max(rows // _FEW, _LEAST_FEW)
+
+
+def lookup_limits(limits: RunLimits) -> RunLimits:
+    """Limits for runs in which rows are looked up: a part is a single block, so that there are few blocks to look
+    into."""
+    return replace(limits, block_rows=limits.block_rows * limits.part_blocks, part_blocks=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,11 +254,16 @@ def heads(runs: Sequence[LiveSorted], place: Place) -> list[tuple[LiveSorted, li
     ]
 
 
-def rows_by_time(runs: Sequence[LiveSorted], last_us: int) -> Iterator[tuple[Times, Times]]:
-    """The times of the rows up to a time, and how many rows have each time, block by block: a time may come again."""
+def rows_by_time(
+    runs: Sequence[LiveSorted], last_us: int, first_us: int | None = None
+) -> Iterator[tuple[Times, Times]]:
+    """The times of the rows up to a time, from another time on if it is given; and how many rows have each time, block
+    by block: a time may come again."""
     for live in runs:
-        run, count = live.run, live.run.count(Place(last_us, LAST_HASH))
-        for block in run.rows_between(live.first, count):
+        run, first, count = live.run, live.first, live.run.count(Place(last_us, LAST_HASH))
+        if first_us is not None:
+            first = max(first, run.count(Place(first_us, -1)))
+        for block in run.rows_between(first, count):
             times = int64_values(block.column(run.time))
             if times[0] == times[-1]:
                 yield times[:1], np.array([times.size])
@@ -292,7 +314,7 @@ def with_hashes(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
 def ordered(rows: pa.Table, time: str) -> pa.Table:
     """Rows that have hashes, in the order of runs, in one piece."""
     together = rows.combine_chunks()
-    order = _order(int64_values(together.column(time)), together.column(KEY_HASH).to_numpy())
+    order = run_order(int64_values(together.column(time)), together.column(KEY_HASH).to_numpy())
     if order is None:
         return together
     picked: Any = pa.array(order.astype(np.uint32) if rows.num_rows < _MOST_UINT32 else order)
@@ -332,7 +354,7 @@ def _first_sampled(times: Times) -> npt.NDArray[np.int32]:
     return (mixed % np.uint64(LAST_HASH - _SAMPLED_HASHES)).astype(np.int32)
 
 
-def _order(times: Times, hashes: Hashes) -> npt.NDArray[np.intp] | None:
+def run_order(times: Times, hashes: Hashes) -> npt.NDArray[np.intp] | None:
     """The order of rows; None if the rows are in order."""
     if times.size == 0:
         return None

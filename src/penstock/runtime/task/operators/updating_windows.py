@@ -4,68 +4,78 @@ The results make up a table: one row for each window that is *shown*. By default
 has passed its end, as long as records may still come within the allowed lateness. With early results every window is
 shown that has a record. Changes of the table are handed on as inserts, updates and deletes.
 
-    partials ─► late? ─► (early results: wait until they are due) ─► find the rows of their keys, merge ─► what changed
-    watermark ─► which windows are shown now ─► inserts                                                   └─► changes
+    partials ─► late? ─► (early results: wait until they are due) ─► add them; what was shown before? ─► what changed
+    watermark ─► which windows are shown now ─► inserts                                                  └─► changes
 
-State is one row per key and pane (per session), until the lateness of its last window is over. Which windows are shown
+State has rows per key and pane (per session), until the lateness of their last window is over. Which windows are shown
 is no part of the rows: it follows from the time that the watermark has reached, by key group. With early results the
 windows of all rows are shown, and partials that were not shown wait in rows of their own.
 
 At the end of event time everything is shown, and the rows stay: after a drain, records of the same windows update them.
-Changes that have not been handed on are part of the state. So a snapshot may be taken between any two slices.
+Changes that have not been handed on are part of the state, as are windows that count as shown and have not been put
+together. So a snapshot may be taken between any two slices.
+
+What panes and sessions do differently is in `operators/updating_panes.py` and `operators/updating_sessions.py`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Protocol
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.api.changelog import ROW_KIND, UPDATE_BEFORE, without_row_kind
-from penstock.api.connector import UserCodeRaised
-from penstock.api.pane_windows import PaneWindow, SlidingWindow
+from penstock.api.pane_windows import PaneWindow
 from penstock.api.steps import ROW_COUNT, Updates, WindowStep
-from penstock.api.window_schema import WINDOW_END, WINDOW_START, window_columns
-from penstock.api.windows import SessionWindow, TumblingWindow
+from penstock.api.window_schema import kept_columns, window_columns
 from penstock.core.elements import MAX_WATERMARK, CheckpointOptions
-from penstock.core.ids import CheckpointId, Instant, OperatorId
-from penstock.core.messages import OperatorState
+from penstock.core.ids import CheckpointId, Instant
 from penstock.runtime.task.operators import window_table
-from penstock.runtime.task.operators.aggregation import group, in_order, of_partials, results
-from penstock.runtime.task.operators.base import Operator, OperatorContext, Output, SnapshotWork, StateWriter
+from penstock.runtime.task.operators.aggregation import in_order, of_partials, results
+from penstock.runtime.task.operators.base import Operator, OperatorContext, Output, SnapshotWork
 from penstock.runtime.task.operators.dense import int64_values
 from penstock.runtime.task.operators.fired import Fired
-from penstock.runtime.task.operators.keyed_rows import KeyedRows, rows_of
-from penstock.runtime.task.operators.pane_windows import parts_of
-from penstock.runtime.task.operators.sessions import codes_of, find_sessions, merge_sessions
-from penstock.runtime.task.operators.slow_merging import SlowMerging, in_slices, merges_by_row
-from penstock.runtime.task.operators.user_code import user_code_raised
-from penstock.runtime.task.operators.window_changes import (
-    add_panes,
-    changes_of_panes,
-    changes_of_sessions,
-    inserts,
-    repeated,
-)
-from penstock.runtime.task.operators.window_table import FiredRange, Header, Layout, check_layout, decode, encode_rows
+from penstock.runtime.task.operators.keyed_rows import KeyedRows
+from penstock.runtime.task.operators.sessions import codes_of
+from penstock.runtime.task.operators.slow_merging import merges_by_row
+from penstock.runtime.task.operators.table_state import ROWS, Loose, SavedTable, TableState
+from penstock.runtime.task.operators.window_changes import inserts
+from penstock.runtime.task.operators.window_table import FiredRange, Header, Layout
 from penstock.runtime.task.operators.windows import RESULT_ROWS, settled_us
 from penstock.runtime.task.partitioning import key_groups
 from penstock.runtime.task.slices import Steps, Work
-from penstock.state.restore_bounds import check_named_once
 
-Times = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.bool_]
+Windows = Callable[[], pa.Table | None]
+"""Gives windows. Reads nothing that changes."""
 
-ROWS, WAITING, CHANGES = "rows", "waiting", "changes"
-"""The parts of a snapshot: merged partials, partials that are not shown, and changes that were not handed on."""
+WAITING, CHANGES = "waiting", "changes"
+"""Parts of a snapshot, beside the merged partials: partials that are not shown, and changes that were not handed
+on."""
+
+
+class UpdatingTable(SavedTable, Protocol):
+    """What the operator does with the rows of its windows, whatever type the windows have."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        ...
+
+    def append(self, rows: pa.Table) -> None:
+        """Take rows in."""
+        ...
 
 
 class UpdatingWindowOperator(Operator):
     """Merges partials, and hands on how the results change."""
+
+    _table: UpdatingTable
 
     def __init__(self, step: WindowStep) -> None:
         assert step.updates is not None
@@ -76,9 +86,7 @@ class UpdatingWindowOperator(Operator):
         self._partials = step.partials
         self._schema = without_row_kind(step.schema)
         self._calculations = of_partials(step.aggregates)
-        self._slow = SlowMerging(self._calculations, step.window) if merges_by_row(step.aggregates) else None
-        self._table = KeyedRows(step.partials, step.keys, self._settling_times)
-        self._waiting = KeyedRows(step.partials, step.keys, self._completing_times)
+        self._waiting = KeyedRows(step.partials, step.keys, kept_columns(step.window)[-1])
         """Partials that are not shown yet, because early results are not due."""
         self._settled = Fired()
         """Up to which time the lateness is over."""
@@ -86,19 +94,31 @@ class UpdatingWindowOperator(Operator):
         """Up to which time windows are shown, without early results."""
         self._leaving: pa.Table | None = None
         """Changes that have not been handed on."""
+        self._pieces: list[Windows] = []
+        """Windows that count as shown and have not been put together."""
         self._due: Instant | None = None
         """When early results are due next."""
+        self._state: TableState | None = None
         self.late_dropped = 0
 
     # --- what differs from type to type --------------------------------------------------
 
+    @property
     @abstractmethod
-    def _settling_times(self, rows: pa.Table) -> Times:
-        """For each row the last time in its last window."""
+    def _windows_per_row(self) -> int:
+        """In how many windows a row is, at most."""
 
     @abstractmethod
-    def _completing_times(self, rows: pa.Table) -> Times:
-        """For each row the last time in its first window."""
+    def _completing_until(self, time_us: int) -> int:
+        """The time up to which waiting rows have a window that is complete at a time."""
+
+    def _before_settling(self, settled_us: int) -> Steps:  # noqa: ARG002
+        """Hand on waiting rows that belong to rows that are about to be forgotten."""
+        yield from ()
+
+    @abstractmethod
+    def _settle(self, settled_us: int) -> None:
+        """Forget the rows of which all windows have settled."""
 
     @abstractmethod
     def _late(self, batch: pa.RecordBatch) -> Bits | None:
@@ -126,6 +146,8 @@ class UpdatingWindowOperator(Operator):
     def open(self, context: OperatorContext, output: Output) -> None:
         """Start. What waits for early results waits anew."""
         super().open(context, output)
+        if self._state is not None:
+            self._state.begin()
         self._wait()
 
     def process(self, batch: pa.RecordBatch) -> Work | None:
@@ -142,38 +164,52 @@ class UpdatingWindowOperator(Operator):
             if due is None:
                 return None
             added = due
-        self._leave(self._change(added))
-        return Work.begin(self._hand_on())
+        return Work.begin(self._add_parts(added))
+
+    def _add_parts(self, added: pa.Table) -> Steps:
+        """Take partials in, some at a time, and hand on what changes."""
+        most = max(1, window_table.PART_ROWS // self._windows_per_row)
+        for first in range(0, added.num_rows, most):
+            self._leave(self._change(added.slice(first, most)))
+            is_last = first + most >= added.num_rows
+            for _ in self._hand_on():
+                # Partials that are not taken in yet are in no state.
+                yield is_last
+        yield from self._hand_on()
 
     def watermark(self, time_us: int, *, idle: bool = False) -> Work | None:
         """Show the windows that are due, forget the windows whose lateness is over, then hand the watermark on."""
         return Work.begin(self._to_watermark(time_us, idle=idle))
 
     def _to_watermark(self, time_us: int, *, idle: bool) -> Steps:
+        yield from self._hand_on()
         if self._updates.is_early:
             # Windows that are complete do not wait.
-            due = self._waiting.take(time_us)
-            if due is not None:
-                self._leave(self._change(due))
-            yield from self._hand_on()
+            yield from self._show_waiting(self._completing_until(time_us))
         else:
-            yield from self._hand_on()
             yield from self._show(time_us)
         if time_us != MAX_WATERMARK:
             settled = settled_us(time_us, self._step.lateness_us)
+            if self._waiting.rows:
+                yield from self._before_settling(settled)
             self._settled.advance(settled)
-            self._table.take(settled)
+            self._settle(settled)
         self.output.watermark(time_us, idle=idle)
+
+    def _show_waiting(self, last_us: int) -> Steps:
+        while (due := self._waiting.take_due(last_us)) is not None:
+            yield from self._add_parts(due)
 
     def fire(self, now: Instant) -> Work | None:
         """Show what has changed, if early results are due."""
         if self._due is None or now < self._due:
             return None
         self._due = None
-        due = self._waiting.take(MAX_WATERMARK)
-        if due is not None:
-            self._leave(self._change(due))
-        return Work.begin(self._hand_on())
+        return Work.begin(self._fire())
+
+    def _fire(self) -> Steps:
+        yield from self._hand_on()
+        yield from self._show_waiting(MAX_WATERMARK)
 
     def tick(self, now: Instant) -> Instant | None:  # noqa: ARG002
         """Returns when early results are due next."""
@@ -233,6 +269,25 @@ class UpdatingWindowOperator(Operator):
             if self.slice.spend(made.num_rows):
                 yield True
 
+    def _show_pieces(self) -> Steps:
+        """Hand on the windows that count as shown, piece by piece."""
+        while self._pieces:
+            # A piece that is put together in slices is in the state until that is done.
+            windows = yield from self._done(self._pieces[0])
+            del self._pieces[0]
+            self._leave(self._inserted(windows))
+            yield from self._hand_on()
+
+    def _done(self, piece: Windows) -> Generator[bool, None, pa.Table | None]:
+        """The windows of a piece."""
+        yield from ()
+        return piece()
+
+    def _inserted(self, windows: pa.Table | None) -> pa.Table | None:
+        if windows is None:
+            return None
+        return inserts(in_order(windows, window_columns(self._step.window), self._keys))
+
     def metrics(self) -> dict[str, float]:
         """How many partials came after their windows could no longer change."""
         return {"late_dropped": self.late_dropped}
@@ -246,203 +301,57 @@ class UpdatingWindowOperator(Operator):
 
     def load(self, context: OperatorContext) -> None:
         """Restore the rows of this subtask's key groups, and how far these key groups have come."""
+        self._state = TableState({ROWS: self._table, WAITING: self._waiting}, self._step, context)
         if context.fresh or not context.restored:
             return
         settled, shown = list[FiredRange](), list[FiredRange]()
-        check_named_once((file for state in context.restored for file in state.keyed), what="the state of the window")
-        for state in context.restored:
-            for file in state.keyed:
-                rows, header = decode(context.reader.get(file), context.key_groups)
-                check_layout(header.layout, self._step, context.name)
-                if header.part == CHANGES:
-                    shown += header.fired
-                    self._leave(rows)
-                    continue
-                settled += header.fired if header.part == ROWS else ()
-                if rows.num_rows:
-                    there = self._waiting if header.part == WAITING else self._table
-                    there.append(rows.select(self._partials.names).cast(self._partials))
+
+        def take(rows: pa.Table, header: Header) -> None:
+            if header.part == CHANGES:
+                shown.extend(header.fired)
+                self._leave(rows)
+                return
+            settled.extend(header.fired if header.part == ROWS else ())
+            if rows.num_rows:
+                there = self._waiting if header.part == WAITING else self._table
+                there.append(rows.select(self._partials.names).cast(self._partials))
+
+        self._state.load(take)
         self._settled.restore(settled, context.key_groups)
         self._shown.restore(shown, context.key_groups)
 
-    def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:  # noqa: ARG002
-        """Freeze the rows by reference. The returned work writes them, by key group."""
-        context, keys, schema = self.context, self._keys, self._partials
-        frozen, waiting, leaving = self._table.freeze(), self._waiting.freeze(), self._leaving
+    def snapshot(self, checkpoint: CheckpointId, options: CheckpointOptions) -> SnapshotWork:
+        """Freeze the rows by reference. The returned work writes what no completed checkpoint has."""
+        assert self._state is not None
         layout = Layout.of(self._step)
-        settled, shown = (each.ranges(context.key_groups) for each in (self._settled, self._shown))
-
-        def write(writer: StateWriter) -> OperatorState:
-            parts = [
-                (ROWS, rows_of(frozen, schema), settled),
-                (CHANGES, pa.table({}) if leaving is None else leaving, shown),
-            ]
-            if waiting:
-                parts.append((WAITING, rows_of(waiting, schema), settled))
-            try:
-                files = [
-                    encode_rows(
-                        rows,
-                        keys=keys,
-                        header=Header(
-                            layout=layout, fired=fired, part=part, leaving=msgspec.UNSET if part == ROWS else True
-                        ),
-                        groups=context.max_parallelism,
-                    )
-                    for part, rows, fired in parts
-                ]
-            except UserCodeRaised as error:
-                raise user_code_raised(error, context) from error
-            return OperatorState(
-                operator=OperatorId(context.operator),
-                keyed=tuple(writer.put(data) for data in files),
-                key_groups=context.key_groups,
-            )
-
-        return write
-
-
-class UpdatingPaneOperator(UpdatingWindowOperator):
-    """Windows that are made of panes: tumbling windows, each of which is a pane, sliding and cumulative windows."""
-
-    def __init__(self, step: WindowStep) -> None:
-        self._window = _of_panes(step.window)
-        super().__init__(step)
-
-    def _settling_times(self, rows: pa.Table) -> Times:
-        return self._window.last_end(int64_values(rows.column(WINDOW_START))) - 1
-
-    def _completing_times(self, rows: pa.Table) -> Times:
-        return self._window.first_end(int64_values(rows.column(WINDOW_START))) - 1
-
-    def _late(self, batch: pa.RecordBatch) -> Bits | None:
-        last_times = self._window.last_end(int64_values(batch.column(WINDOW_START))) - 1
-        return self._settled.late(last_times, lambda: self._groups(batch))
-
-    def _merged(self, there: pa.Table, added: pa.Table) -> tuple[Bits, pa.Table]:
-        return add_panes(there, added, self._keys, self._calculations, window=self._window)
-
-    def _change(self, added: pa.Table) -> pa.Table | None:
-        found, window = self._table.find(added), self._window
-        there, changes = found.rows, None
-        of_added = self._shown_windows(added)
-        if of_added.num_rows:
-            changes = changes_of_panes(
-                self._shown_windows(there), of_added, self._keys, self._calculations, window=window
-            )
-        gone, merged = add_panes(there, added, self._keys, self._calculations, window=window)
-        self._table.remove(found, gone)
-        self._table.append(merged)
-        return changes
-
-    def _shown_windows(self, rows: pa.Table) -> pa.Table:
-        """Each row once for every window that is shown and may change."""
-        window, panes = self._window, int64_values(rows.column(WINDOW_START))
-        settled = self._settled.of_rows(lambda: self._groups(rows))
-        first = np.maximum(window.first_end(panes), window.end_after(settled + 1))
-        last = window.last_end(panes)
-        if not self._updates.is_early:
-            last = np.minimum(last, self._last_shown(self._shown.of_rows(lambda: self._groups(rows))))
-        return repeated(rows, window, first, last)
-
-    def _last_shown(self, times: Times) -> Times:
-        """The last end of a window that is shown at these times."""
-        return self._window.end_after(times + 1) - self._window.spacing_us
-
-    def _show(self, time_us: int) -> Steps:
-        window, is_end = self._window, time_us == MAX_WATERMARK
-        if not is_end and int(self._last_shown(np.array([time_us]))[0]) - 1 <= self._shown.least:
-            return
-        rows = self._table.after(self._shown.least)
-        if rows.num_rows:
-            panes = int64_values(rows.column(WINDOW_START))
-            shown = self._shown.of_rows(lambda: self._groups(rows))
-            first = np.maximum(window.first_end(panes), window.end_after(shown + 1))
-            last = window.last_end(panes)
-            if not is_end:
-                last = np.minimum(last, self._last_shown(np.array([time_us])))
-            done = int(first.min()) - window.spacing_us
-            for end in parts_of(first, last, window.spacing_us, most=window_table.PART_ROWS):
-                merged = yield from self._put_together(
-                    rows, np.maximum(first, done + window.spacing_us), np.minimum(last, end)
-                )
-                done = end
-                self._leave(inserts(in_order(merged, window_columns(window), self._keys)))
-                self._shown.advance(end - 1)
-                yield from self._hand_on()
-        if not is_end:
-            self._shown.advance(time_us)
-
-    def _put_together(self, rows: pa.Table, first: Times, last: Times) -> Generator[bool, None, pa.Table]:
-        window, keys = self._window, self._keys
-        panes = repeated(rows, window, first, last)
-        if self._slow is None:
-            merged = group(panes, [*keys, WINDOW_END], self._calculations, window=window)
-        else:
-            # The panes stay in the table, and the windows count as not shown, until they are merged.
-            merged = yield from in_slices(self._slow.grouped(panes, [*keys, WINDOW_END], self.slice), may_snapshot=True)
-        ends = merged.column(WINDOW_END)
-        starts = pa.array(window.starts_of(int64_values(ends))).view(ends.type)
-        merged = merged.append_column(WINDOW_START, starts)
-        return merged.select([*keys, *window_columns(window), *(c.name for c in self._calculations)])
-
-
-class UpdatingSessionOperator(UpdatingWindowOperator):
-    """Sessions. A session that is shown and then grows is deleted, and is inserted again when it is shown again."""
-
-    def _settling_times(self, rows: pa.Table) -> Times:
-        return int64_values(rows.column(WINDOW_END))
-
-    def _completing_times(self, rows: pa.Table) -> Times:
-        return int64_values(rows.column(WINDOW_END))
-
-    def _late(self, batch: pa.RecordBatch) -> Bits | None:
-        late = self._settled.late(int64_values(batch.column(WINDOW_END)), lambda: self._groups(batch))
-        if late is None or not late.any():
-            return None
-        given = pa.Table.from_batches([batch]).select([*self._keys, WINDOW_START, WINDOW_END])
-        there = [each.find(given).rows.select(given.schema.names) for each in (self._table, self._waiting)]
-        found = find_sessions(pa.concat_tables([given, *(each.cast(given.schema) for each in there)]), self._keys)
-        return self._settled.late(found.ends[found.of_row[: batch.num_rows]], lambda: self._groups(batch))
-
-    def _merged(self, there: pa.Table, added: pa.Table) -> tuple[Bits, pa.Table]:
-        rows = pa.concat_tables([there, added])
-        merged = merge_sessions(rows, self._keys, self._calculations, window=self._step.window)
-        return np.ones(there.num_rows, np.bool_), merged.select(there.schema.names).cast(there.schema)
-
-    def _change(self, added: pa.Table) -> pa.Table | None:
-        found = self._table.find(added)
-        rows = pa.concat_tables([found.rows.select(self._keys), added.select(self._keys)])
-        shown = None
-        if not self._updates.is_early:
-            times = self._shown.of_rows(lambda: self._groups(rows))
-            shown = np.broadcast_to(times, (rows.num_rows,))
-        (gone, merged), changes = changes_of_sessions(
-            found.rows, added, self._keys, self._calculations, window=self._step.window, shown=shown
+        settled, shown = (each.ranges(self.context.key_groups) for each in (self._settled, self._shown))
+        headers = {ROWS: Header(layout=layout, fired=settled, part=ROWS)}
+        if self._waiting.rows:
+            headers[WAITING] = Header(layout=layout, fired=settled, part=WAITING, leaving=True)
+        changes = Loose(
+            Header(layout=layout, fired=shown, part=CHANGES, leaving=True),
+            partial(self._changes, self._leaving, tuple(self._pieces)),
         )
-        self._table.remove(found, gone)
-        self._table.append(merged)
-        return changes
+        return self._state.snapshot(checkpoint, options, headers=headers, loose=[changes])
 
-    def _show(self, time_us: int) -> Steps:
-        rows = self._table.after(self._shown.least)
-        ends = int64_values(rows.column(WINDOW_END))
-        due = (ends <= time_us) & (ends > self._shown.of_rows(lambda: self._groups(rows)))
-        if due.any():
-            assert isinstance(self._step.window, SessionWindow)
-            leaving = in_order(rows.filter(pa.array(due)), window_columns(self._step.window), self._keys)
-            self._leave(inserts(leaving))
-        # At the end of event time, sessions that follow a drain are shown when their time has come.
-        self._shown.advance(int(ends.max()) if time_us == MAX_WATERMARK and ends.size else min(time_us, _LAST_TIME))
-        yield from self._hand_on()
+    def _changes(self, leaving: pa.Table | None, pieces: Sequence[Windows]) -> pa.Table:
+        """The changes that were not handed on. Runs off the loop, and reads nothing that changes."""
+        found = [leaving, *(self._inserted(piece()) for piece in pieces)]
+        there = [rows for rows in found if rows is not None and rows.num_rows]
+        return pa.concat_tables(there) if there else pa.table({})
 
+    def completed(self, checkpoint: CheckpointId) -> None:
+        """Later checkpoints may refer to the files of this checkpoint."""
+        if self._state is not None:
+            self._state.completed(checkpoint)
 
-_LAST_TIME = MAX_WATERMARK - 1
+    def aborted(self, checkpoint: CheckpointId) -> None:
+        """No checkpoint may refer to the files of this checkpoint."""
+        if self._state is not None:
+            self._state.aborted(checkpoint)
 
-
-def _of_panes(window: object) -> PaneWindow:
-    """The windows as windows that are made of panes."""
-    if isinstance(window, TumblingWindow):
-        return SlidingWindow(size_us=window.size_us, slide_us=window.size_us, offset_us=window.offset_us)
-    assert isinstance(window, PaneWindow)
-    return window
+    def close(self) -> None:
+        """Let go of the rows."""
+        state, self._state = self._state, None
+        if state is not None:
+            state.close()

@@ -15,8 +15,8 @@ import pyarrow as pa
 from penstock.api.join_steps import LEFT, RIGHT, JoinKind, VersionJoinStep
 from penstock.core.elements import MAX_WATERMARK
 from penstock.runtime.task.operators.join_columns import Pairs
-from penstock.runtime.task.operators.join_runs import Frozen, JoinRuns, Marks, Run
-from penstock.runtime.task.operators.join_sides import RESULT_ROWS, Arrived, TwoSidedOperator
+from penstock.runtime.task.operators.join_runs import JoinRuns, Run
+from penstock.runtime.task.operators.join_sides import RESULT_ROWS, TwoSidedOperator
 from penstock.runtime.task.operators.version_runs import VersionRuns
 from penstock.runtime.task.slices import Steps, Work
 
@@ -30,6 +30,7 @@ class VersionJoinOperator(TwoSidedOperator):
         super().__init__(step)
         self._waiting = JoinRuns(last_match=lambda times: times)
         self._versions = VersionRuns(step.right.keys)
+        self._sides = (self._waiting, self._versions)
         self._unusable = 0
         """How many versions had no key or no time."""
 
@@ -87,20 +88,12 @@ class VersionJoinOperator(TwoSidedOperator):
         if shown.any():
             self.output.emit(self._results.alone(part.filter(pa.array(shown)), LEFT))
 
-    def _take_back(self, arrived: Arrived, marks: Marks, *, pending: bool) -> None:  # noqa: ARG002
-        if arrived.side == LEFT:
-            self._waiting.append(arrived.rows, arrived.times, arrived.hashes)
-        else:
-            self._versions.append(arrived.rows, arrived.times, arrived.hashes)
-
-    def _frozen(self) -> list[tuple[int, bool, tuple[Frozen, ...]]]:
-        return [(LEFT, False, self._waiting.freeze()), (RIGHT, False, self._versions.freeze())]
-
     def metrics(self) -> dict[str, float]:
-        """How many records wait, how many versions are kept, and how many records came too late."""
+        """How many records wait, how many versions are kept, how large both are, and how many records came too late."""
         return {
             "left_rows_kept": self._waiting.rows,
             "versions_kept": self._versions.rows,
+            "bytes_kept": self._waiting.nbytes + self._versions.nbytes,
             "unusable_versions": self._unusable,
             "late_dropped": sum(self._late_dropped),
         }

@@ -6,83 +6,51 @@ versions with the same key and time the version that came later holds.
 
 A version is *obsolete* when a later version of its key holds at the watermark: whatever asks from then on asks for a
 later time. Obsolete versions are dropped when runs are merged, and all runs are merged when there are twice as many
-versions as after the last time.
+versions as after the last time. If they are too large for one run, each of the new runs has the keys with some of the
+hashes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.runtime.task.operators.join_columns import Pairs
-from penstock.runtime.task.operators.join_runs import Frozen, Int64s, Run, UInt32s, one_batch
+from penstock.runtime.task.operators.join_merging import Trim
+from penstock.runtime.task.operators.join_run import Bits, Int64s, Run, UInt32s
+from penstock.runtime.task.operators.join_runs import JoinRuns
 
-_LIKE = 2
-"""Two neighbouring runs are merged unless the older run has more than this many times the versions of the newer run."""
 _LEAST_ROWS = 4_096
 """Runs are not merged to drop obsolete versions while there are fewer versions than this."""
 _BEFORE_TIME = -(2**63)
 
 
-class VersionRuns:
+class VersionRuns(JoinRuns):
     """All versions that may still be asked for."""
 
     def __init__(self, keys: tuple[str, ...]) -> None:
+        super().__init__(last_match=_for_ever)
         self._keys = keys
         self._passed = _BEFORE_TIME
         self._kept = 0
         """How many versions there were when all runs had been merged."""
-        self.runs: list[Run] = []
 
-    @property
-    def rows(self) -> int:
-        """How many versions are kept."""
-        return sum(run.size for run in self.runs)
-
-    def append(self, rows: pa.RecordBatch, times: Int64s, hashes: UInt32s) -> None:
-        """Take versions in."""
-        if rows.num_rows == 0:
-            return
-        self.runs.append(Run(rows, times, hashes, None))
-        while len(self.runs) > 1 and self.runs[-2].size <= _LIKE * self.runs[-1].size:
-            newest, older = self.runs.pop(), self.runs.pop()
-            self.runs.append(self._merged((older, newest)))
+    def _trim(self) -> Trim:
+        return partial(_is_current, keys=self._keys, passed=self._passed)
 
     def forget(self, time_us: int) -> None:
         """Nobody asks for a time up to this time any more."""
         self._passed = max(self._passed, time_us)
-        if self.rows > max(_LEAST_ROWS, 2 * self._kept):
-            self.runs = [self._merged(self.runs)]
+        self._use_merged()
+        if self.rows > max(_LEAST_ROWS, 2 * self._kept) and not self._under_way():
+            self._merge(self.runs, sweeps=True)
+
+    def _replaced(self, *, sweeps: bool) -> None:
+        if sweeps:
             self._kept = self.rows
-
-    def _merged(self, runs: Sequence[Run]) -> Run:
-        """One run with the versions of all these runs, from the oldest run to the newest, that are not obsolete."""
-        run = Run(
-            one_batch((run.rows for run in runs), runs[0].rows.schema),
-            np.concatenate([run.times for run in runs]),
-            np.concatenate([run.hashes for run in runs]),
-            None,
-        )
-        kept = self._is_current(run)
-        if kept.all():
-            return run
-        return Run(run.rows.filter(pa.array(kept)), run.times[kept], run.hashes[kept], None)
-
-    def _is_current(self, run: Run) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-        """Which versions of a run are not obsolete. A version whose key shares its hash with another key may count as
-        current longer than it is."""
-        order = run.order
-        hashes, times = run.hashes[order], run.times[order]
-        followed = np.flatnonzero((hashes[1:] == hashes[:-1]) & (times[1:] <= self._passed))
-        pairs = Pairs(run.rows, order[followed], run.rows, order[followed + 1])
-        for key in self._keys:
-            same = pairs.equal(key, key)
-            followed, pairs = followed[same], pairs.of(same)
-        current = np.ones(order.size, np.bool_)
-        current[order[followed]] = False
-        return current
 
     def held(self, asked: pa.RecordBatch, keys: Sequence[str], times: Int64s, hashes: UInt32s) -> tuple[Int64s, Int64s]:
         """For each record that asks, by its key and its time: the number of the run with the version that holds, and
@@ -115,6 +83,22 @@ class VersionRuns:
             open_rows = open_rows[places[open_rows] >= 0]
         return found
 
-    def freeze(self) -> tuple[Frozen, ...]:
-        """All versions, by reference, the oldest run first."""
-        return tuple(run.freeze() for run in self.runs)
+
+def _for_ever(times: Int64s) -> Int64s:
+    """Versions are not done by their times alone."""
+    return np.full(times.size, 2**63 - 1)
+
+
+def _is_current(run: Run, *, keys: Sequence[str], passed: int) -> Bits:
+    """Which versions of a run are not obsolete. A version whose key shares its hash with another key may count as
+    current longer than it is."""
+    order = run.order
+    hashes, times = run.hashes[order], run.times[order]
+    followed = np.flatnonzero((hashes[1:] == hashes[:-1]) & (times[1:] <= passed))
+    pairs = Pairs(run.rows, order[followed], run.rows, order[followed + 1])
+    for key in keys:
+        same = pairs.equal(key, key)
+        followed, pairs = followed[same], pairs.of(same)
+    current = np.ones(order.size, np.bool_)
+    current[order[followed]] = False
+    return current

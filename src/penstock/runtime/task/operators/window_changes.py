@@ -46,6 +46,11 @@ def repeated(rows: pa.Table, window: PaneWindow, first: Times, last: Times) -> p
     # A last end may lie so far before the first end that their difference does not fit into 64 bits.
     counts = (np.maximum(last, first - window.spacing_us) - first) // window.spacing_us + 1
     found = np.flatnonzero(counts)
+    if found.size == counts.size and (counts == 1).all() and (last == last[:1]).all():
+        place, time_type = rows.schema.get_field_index(WINDOW_START), rows.schema.field(WINDOW_START).type
+        starts = int64_values(rows.column(WINDOW_START))
+        if (starts[1:] >= starts[:-1]).all():
+            return rows.set_column(place, WINDOW_END, pa.array(first).view(time_type))
     # Lists have their values in the order of the panes.
     found = found[np.argsort(int64_values(rows.column(WINDOW_START))[found], kind="stable")]
     first, counts = first[found], counts[found]
@@ -78,50 +83,32 @@ def changes_of_panes(
     `repeated` makes them. Every window that has an added pane changes."""
     rows = pa.concat_tables([before, added.select(before.schema.names)])
     codes = codes_of(rows, [*keys, WINDOW_END])
-    changed = np.unique(codes[before.num_rows :])
+    changed, firsts = np.unique(codes[before.num_rows :], return_index=True)
     numbers = np.searchsorted(changed, codes)
-    held = changed[np.minimum(numbers, changed.size - 1)] == codes
-    was = held.copy()
-    was[before.num_rows :] = False
-    old = _grouped(rows, was, numbers, keys, calculations, window)
-    new = _grouped(rows, held, numbers, keys, calculations, window)
-    is_old = np.zeros(changed.size, np.bool_)
-    is_old[old.numbers] = True
-    kinds = np.concatenate(
-        [np.full(old.numbers.size, UPDATE_BEFORE), np.where(is_old[new.numbers], UPDATE_AFTER, INSERT)]
-    )
-    merged = pa.concat_tables([old.rows, new.rows])
-    starts: Any = pa.array(window.starts_of(int64_values(merged.column(WINDOW_END))))
-    merged = merged.append_column(WINDOW_START, starts.view(merged.schema.field(WINDOW_END).type))
-    merged = merged.select([*keys, *window_columns(window), *(c.name for c in calculations)])
-    return _in_order(merged, kinds.astype(np.int8), np.concatenate([old.numbers, new.numbers]))
-
-
-class _Groups(NamedTuple):
-    numbers: npt.NDArray[np.int64]
-    rows: pa.Table
-
-
-def _grouped(
-    rows: pa.Table,
-    kept: Bits,
-    numbers: npt.NDArray[np.int64],
-    keys: Sequence[str],
-    calculations: Sequence[Calculation],
-    window: WindowType,
-) -> _Groups:
-    """One row for every number of the rows that are kept, in the order of the numbers."""
-    places = np.flatnonzero(kept)
-    found, firsts = np.unique(numbers[places], return_index=True)
+    held = np.flatnonzero(changed[np.minimum(numbers, changed.size - 1)] == codes)
+    was = held[held < before.num_rows]
+    # The groups of each window: what it was, if it was there, and what it is.
+    groups = np.concatenate([2 * numbers[was], 2 * numbers[held] + 1])
     names = (*keys, WINDOW_END)
-    columns: dict[str, Any] = {name: rows.column(name).take(places[firsts]) for name in names}
     # A calculation may read columns that it does not name.
-    values = pa.table({name: rows.column(name).take(places) for name in rows.schema.names if name not in names})
-    made = group(
-        values.append_column(_NUMBER, pa.array(numbers[places])), [_NUMBER], calculations, window=window
-    ).sort_by(_NUMBER)
+    others: dict[str, Any] = {name: rows.column(name) for name in rows.schema.names if name not in names}
+    values = pa.table(others).take(np.concatenate([was, held]))
+    made = group(values.append_column(_NUMBER, pa.array(groups)), [_NUMBER], calculations, window=window)
+    numbered = int64_values(made.column(_NUMBER))
+    order = None if (numbered[1:] > numbered[:-1]).all() else np.argsort(numbered)
+    if order is not None:
+        made, numbered = made.take(order), numbered[order]
+    is_new = numbered % 2 == 1
+    follows = np.zeros(numbered.size, np.bool_)
+    follows[1:] = numbered[1:] == numbered[:-1] + is_new[1:]
+    kinds = np.where(is_new, np.where(follows, UPDATE_AFTER, INSERT), UPDATE_BEFORE).astype(np.int8)
+    places: Any = before.num_rows + firsts[numbered // 2]
+    columns: dict[str, Any] = {name: rows.column(name).take(places) for name in names}
+    time_type = rows.schema.field(WINDOW_END).type
+    columns[WINDOW_START] = pa.array(window.starts_of(int64_values(columns[WINDOW_END]))).view(time_type)
     columns.update({c.name: made.column(c.name) for c in calculations})
-    return _Groups(found, pa.table(columns))
+    selected = [*keys, *window_columns(window), *(c.name for c in calculations)]
+    return pa.table({name: columns[name] for name in selected}).append_column(ROW_KIND, names_of(kinds))
 
 
 def changes_of_sessions(

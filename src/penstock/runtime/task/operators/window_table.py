@@ -114,6 +114,9 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     results had not been handed on. Otherwise the rows of windows that share panes are panes."""
     part: str | msgspec.UnsetType = msgspec.UNSET
     """Which part of the state of windows that show updates the rows are. Unset for windows of any other kind."""
+    runs: int | msgspec.UnsetType = msgspec.UNSET
+    """In a section of an index of runs: how many of the runs have rows of this part. The runs are in the order of the
+    sections. Unset: the runs are of the first section."""
 
 
 class WindowTable(RunTable):

@@ -82,7 +82,7 @@ function Node({ node, width, job, isChosen, isSlowest }) {
   const uneven = skew(node.subtasks.rows_in);
   const lag = node.watermark_ms === null ? null : Math.max(0, job.now - node.watermark_ms);
   const share = (name) => words.percent(node.shares[name].max);
-  return html`<a class=${`node ${heat(node)}${isChosen ? " chosen" : ""}`} href=${to(job.id, "graph", ...(isChosen ? [] : [node.id]))}
+  return html`<a class=${`node ${heat(node)}${isChosen ? " chosen" : ""}${isSlowest ? " is-slow" : ""}`} href=${to(job.id, "graph", ...(isChosen ? [] : [node.id]))}
       style=${{ left: `${node.x}px`, top: `${node.y}px`, width: `${width}px`, height: `${NODE.height}px` }} aria-current=${isChosen ? "true" : undefined}>
     <span class="node-name" title=${node.operators.map((operator) => operator.name).join(" → ")}>${node.name}</span>
     <span class="node-line"><span>${node.parallelism} × ${node.operators.map((operator) => operator.kind).filter(Boolean).at(node.is_source ? 0 : -1) || "task"}</span><span>${node.status === "RUNNING" ? "" : node.status.toLowerCase()}</span></span>
