@@ -39,8 +39,8 @@ ALLOWED = {
     "Machine": "the contract that every machine of the core keeps, written once to be read",
     "ProcessorList": "what PySpark calls it: processors of users call it so",
     "ProcessorMap": "what PySpark calls it: processors of users call it so",
-    "Spread": "written as a whole, as `CheckpointsView` is",
-    "SubtasksView": "written as a whole, as `CheckpointsView` is",
+    "Spread": "written as a whole for whoever asks by REST or `--json`",
+    "SubtasksView": "written as a whole, as `Spread` is",
     "TaskCheckpoints.remembered_aborts": "that it is bounded is seen by tests only",
 }
 
