@@ -44,6 +44,7 @@ def asynchronous_code(tree: ast.AST) -> Iterator[Finding]:
 MAKERS_OF_TIME_AND_CHANCE = (
     "src/penstock/spark/clock.py",
     "src/penstock/sim/world.py",
+    "src/penstock/connectors/kafka/clock.py",  # how long a cluster is waited for, and how old kept records are
     "src/penstock/storage/paths.py",  # names of temporary files, which no other process may use at the same time
 )
 # A command may time itself: it is the outermost process, and nothing in a job depends on it.

@@ -519,7 +519,7 @@ def run_with(monkeypatch, no_spark):
     def run(*ends):
         left = list(ends)
 
-        def run_round(spark, planned, place, *, say, deadline_ms):
+        def run_round(spark, planned, place, *, say, deadline_ms, broker):
             end = left.pop(0)
             if isinstance(end, BaseException):
                 raise end

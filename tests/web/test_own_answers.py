@@ -12,7 +12,7 @@ from web_rig import KEY, SETTINGS, SOURCE, WINDOW, Rig, default_checkpoints, mak
 
 from penstock.core.job.events import JobState
 from penstock.web.archive import Archive
-from penstock.web.changes import applied, changes
+from penstock.web.changes import changes
 from penstock.web.history import History
 from penstock.web.ids import job_id, public_id
 from penstock.web.past import RecentTotals, rates_of
@@ -81,6 +81,23 @@ DOCUMENTS = st.dictionaries(
         max_leaves=12,
     ),
 )
+
+
+def applied(document, made):
+    """The document after these changes: what a page does with what it is sent."""
+    for change in made:
+        path = change[0]
+        if not path:
+            document = change[1]
+            continue
+        place = document
+        for part in path[:-1]:
+            place = place[part]
+        if len(change) == 1:
+            del place[path[-1]]
+        else:
+            place[path[-1]] = change[1]
+    return document
 
 
 @given(DOCUMENTS, DOCUMENTS)

@@ -40,7 +40,7 @@ _LEAST_PORT = 10_000
 _PORTS_TRIED = 200
 _ASK_S = 5.0
 
-_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+_POM = f"""<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>penstock</groupId><artifactId>broker</artifactId><version>1</version><packaging>pom</packaging>
   <dependencies>
@@ -150,13 +150,19 @@ class KafkaBroker:
         self._end(signal.SIGKILL)
 
     def create_topic(self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Make a topic."""
+        """Make a topic, and wait until the broker knows it."""
         from confluent_kafka.admin import NewTopic
 
         made = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
         admin = self.admin()
         for future in admin.create_topics([made]).values():
             future.result(STARTS_WITHIN_S)
+        # The controller has made the topic, and the broker hears of it a moment later.
+        deadline = time.monotonic() + STARTS_WITHIN_S
+        while len(admin.list_topics(name, timeout=_ASK_S).topics[name].partitions) < partitions:
+            if time.monotonic() >= deadline:
+                raise ExternalError(f"topic {name!r} was made, and the broker does not know it", retry=Retry.LATER)
+            time.sleep(_LOOK_EVERY_S)
 
     def admin(self) -> Any:
         """A confluent-kafka `AdminClient`."""

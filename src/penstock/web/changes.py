@@ -38,20 +38,3 @@ def _changes(before: Any, after: Any, path: list[Any]) -> Iterator[Change]:
 
 def _has_parts(found: list[Any]) -> bool:
     return bool(found) and all(isinstance(each, dict) for each in found)
-
-
-def applied(document: Any, made: list[Change]) -> Any:
-    """The document after these changes: what a page does with what it is sent."""
-    for change in made:
-        path = change[0]
-        if not path:
-            document = change[1]
-            continue
-        place = document
-        for part in path[:-1]:
-            place = place[part]
-        if len(change) == 1:
-            del place[path[-1]]
-        else:
-            place[path[-1]] = change[1]
-    return document

@@ -12,18 +12,6 @@ Document = dict[str, Any]
 
 SECONDS_KEPT = 600
 MINUTES_KEPT = 1_440
-SERIES = (
-    "rows_in_per_s",
-    "rows_out_per_s",
-    "busy",
-    "blocked",
-    "lag_ms",
-    "state_bytes",
-    "checkpoint_ms",
-    "restarts",
-    "at_risk",
-)
-OF_VERTEX = ("rows_in_per_s", "busy", "blocked")
 Point = dict[str, float | None]
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.api.secrets import Secret
+from penstock.connectors.kafka.clock import Deadline
 from penstock.core.errors import ExternalError, Retry, StreamError, UsageError
 
 Setting = str | int | float | bool | Secret
@@ -106,7 +106,7 @@ def known_topics(cluster: Connection, *, within_s: float = CONNECT_WITHIN_S) -> 
 
     seen: list[Any] = []
     admin = cluster.admin(seen)
-    deadline = time.monotonic() + within_s
+    deadline = Deadline(within_s)
     while True:
         try:
             found = admin.list_topics(timeout=_ASK_S)
@@ -115,7 +115,7 @@ def known_topics(cluster: Connection, *, within_s: float = CONNECT_WITHIN_S) -> 
             refusal = next((each for each in seen if _is_final(each)), None)
             if refusal is not None:
                 raise explained(refusal, cluster) from error
-            if time.monotonic() >= deadline:
+            if deadline.is_over:
                 telling = [each for each in seen if each.name() != "_ALL_BROKERS_DOWN"]
                 raise explained((telling or seen or [error.args[0]])[-1], cluster) from error
         else:

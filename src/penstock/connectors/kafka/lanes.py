@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from penstock.connectors.kafka.clock import Deadline
 from penstock.connectors.kafka.connection import CONNECT_WITHIN_S, Connection, described, explained, known_topics, made
 from penstock.connectors.kafka.replay import Lane, Prepared
 from penstock.core.errors import ExternalError, Retry
@@ -118,12 +119,12 @@ class KafkaLane(Lane):
         """The offset of the group. Who coordinates the group may just be changing."""
         from confluent_kafka import KafkaException
 
-        deadline = time.monotonic() + COMMIT_WITHIN_S
+        deadline = Deadline(COMMIT_WITHIN_S)
         while True:
             try:
                 return consumer.committed([place], timeout=CONNECT_WITHIN_S)[0]
             except KafkaException as error:
-                if error.args[0].name() not in _COMES_AND_GOES or time.monotonic() >= deadline:
+                if error.args[0].name() not in _COMES_AND_GOES or deadline.is_over:
                     raise
             time.sleep(_PAUSE_S)
 
@@ -138,8 +139,8 @@ class KafkaLane(Lane):
         consumer = made(Consumer, self._target.cluster.client({**own, "isolation.level": "read_committed"}))
         try:
             consumer.assign([TopicPartition(topic, 0, 0)])
-            deadline = time.monotonic() + COMMIT_WITHIN_S
-            while time.monotonic() < deadline:
+            deadline = Deadline(COMMIT_WITHIN_S)
+            while not deadline.is_over:
                 for message in consumer.consume(1_000, timeout=0.2):
                     if message.error() is not None:
                         if message.error().name() == "_PARTITION_EOF":
@@ -210,7 +211,7 @@ class KafkaLane(Lane):
         """Call until the call succeeds: a call that timed out goes on, when it is made again, where it was."""
         from confluent_kafka import KafkaException
 
-        deadline = time.monotonic() + COMMIT_WITHIN_S
+        deadline = Deadline(COMMIT_WITHIN_S)
         while True:
             try:
                 if not _in_time(call, COMMIT_WITHIN_S):
@@ -219,7 +220,7 @@ class KafkaLane(Lane):
                 reason = error.args[0]
                 if not reason.retriable() or reason.fatal():
                     raise
-                if time.monotonic() >= deadline:
+                if deadline.is_over:
                     raise self._late(what, reason.str()) from error
             else:
                 return

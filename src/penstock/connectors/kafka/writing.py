@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.api.connector import KeptFiles, SinkWriter, WriterContext
+from penstock.connectors.kafka.clock import now_ms
 from penstock.connectors.kafka.connection import explained, made
 from penstock.connectors.kafka.encoding import Encoding
 from penstock.connectors.kafka.lanes import COMMIT_WITHIN_S, PRODUCER, KafkaLane, Target, let_go, produce
@@ -57,11 +57,6 @@ class Writing:
             except StorageError as error:
                 # The file is removed when the job ends.
                 log.warning("a file of records that are in Kafka could not be deleted: %s", error.message)
-
-
-def now_ms() -> int:
-    """The time of this host."""
-    return time.time_ns() // 1_000_000
 
 
 class _Chunk:

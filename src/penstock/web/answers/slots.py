@@ -8,8 +8,6 @@ from penstock.web import states
 from penstock.web.answers.asking import Asked, Document, Refused, ms
 from penstock.web.answers.metrics import slot_id, slot_of
 
-MIB = 1_048_576
-
 
 def taskmanagers(asked: Asked) -> Document:
     """All slots of jobs that have not ended."""

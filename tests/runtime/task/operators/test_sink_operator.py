@@ -276,3 +276,43 @@ def test_closing_closes_the_writer_once(rig, shelf, step):
     made.operator.close()
     made.operator.close()
     assert shelf.closed == 1
+
+
+class OwnWriter(ShelfWriter):
+    """A writer that has a connection, and commits what it prepared."""
+
+    commits = True
+
+    def commit(self, committables):
+        self.shelf.committed += [b"by writer " + c for c in committables]
+
+
+@dataclass(frozen=True)
+class OwnSink(ShelfSink):
+    def writer(self, context):
+        return OwnWriter(self.shelf)
+
+
+def test_a_writer_that_commits_is_asked_and_not_the_sink(rig, shelf):
+    made = rig(WriteStep(sink=OwnSink(shelf), schema=SCHEMA))
+    write(made, 1)
+    made.snapshot(1)
+    made.operator.completed(1)
+    settle(made)
+    assert (shelf.committed, shelf.commits) == ([b"by writer 1:1"], 0)
+
+
+def test_what_is_due_when_the_writer_is_closed_is_committed_by_the_sink(rig, shelf):
+    """1. The commit of checkpoint 1 is under way. 2. Checkpoint 2 completes. 3. The task is closed. 4. The commit of
+    checkpoint 1 ends, and that of checkpoint 2 is due."""
+    made = rig(WriteStep(sink=OwnSink(shelf), schema=SCHEMA))
+    write(made, 1)
+    made.snapshot(1)
+    made.operator.completed(1)
+    write(made, 2)
+    made.snapshot(2)
+    made.operator.completed(2)
+    made.operator.close()
+    settle(made)
+    settle(made)
+    assert shelf.committed == [b"by writer 1:1", b"2:2"]

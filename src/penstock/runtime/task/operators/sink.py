@@ -139,8 +139,9 @@ class SinkOperator(Operator):
             self._forget(due)
             return
         self._committing = due
-        writer = self._opened()
-        commit = writer.commit if writer.commits else self._sink.commit
+        # The writer is closed if the task ends while a commit is under way, and another transaction is due behind it.
+        writer = self._writer
+        commit = self._sink.commit if writer is None or not writer.commits else writer.commit
         self.context.background.submit(lambda: commit(committables), self._committed)
 
     @property
