@@ -39,7 +39,7 @@ PACKAGE_HOST = re.compile(
 PLAIN_DECORATORS = {"property", "cached_property", "staticmethod", "classmethod", "override", "contextmanager", "cache"}
 
 # Reached by their users or by the interpreter, not by another module.
-ENTRY_POINTS = re.compile(r"penstock\.testing|penstock\.connectors\..*|penstock\.(.*\.)?__main__")
+ENTRY_POINTS = re.compile(r"penstock\.testing|penstock\.connectors\..*|penstock\.metrics\..*|penstock\.(.*\.)?__main__")
 
 
 def module_of(path: PurePosixPath) -> str:

@@ -36,13 +36,11 @@ PLAIN_BASES = {
 ALLOWED = {
     "AcknowledgeIgnored": "for the log: what tests of the coordinator compare",
     "CheckpointEdge.blocking": "in the bytes of records that were written once, and are compared with today's",
-    "CheckpointsView": "written as a whole for whoever asks by REST or `--json`",
     "Machine": "the contract that every machine of the core keeps, written once to be read",
     "ProcessorList": "what PySpark calls it: processors of users call it so",
     "ProcessorMap": "what PySpark calls it: processors of users call it so",
-    "Result.jobs": "tests of the simulator look whether a second job went on from the first",
-    "Spread": "written as a whole, as `CheckpointsView` is",
-    "SubtasksView": "written as a whole, as `CheckpointsView` is",
+    "Spread": "written as a whole for whoever asks by REST or `--json`",
+    "SubtasksView": "written as a whole, as `Spread` is",
     "TaskCheckpoints.remembered_aborts": "that it is bounded is seen by tests only",
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 
 import pytest
 from page_browser import NARROW, Served, is_empty
@@ -29,6 +28,21 @@ PLACES = [
 ]
 MANY = 1_000
 UPDATE_MS = 100
+# How long the browser takes to lay out the page after each of the next updates.
+LAY_OUT = """
+() => new Promise((resolve) => {
+  const measured = [];
+  const watch = new MutationObserver(() => {
+    const began = performance.now();
+    void document.body.offsetHeight;
+    measured.push(performance.now() - began);
+    if (measured.length < 8) return;
+    watch.disconnect();
+    resolve(measured);
+  });
+  watch.observe(document.body, { subtree: true, childList: true, characterData: true, attributes: true });
+})
+"""
 
 
 @pytest.fixture
@@ -286,16 +300,14 @@ def test_a_hostile_address_is_harmless(serve, look, place):
 
 
 @pytest.mark.parametrize("place", [("overview",), ("graph", WINDOW), ("checkpoints", 3)], ids=lambda place: place[0])
-def test_a_thousand_subtasks_are_quick_to_show(serve, look, browser, place, record_property):
+def test_a_thousand_subtasks_are_quick_to_show(serve, look, browser, place):
     watched = look(serve(parallelism=MANY).address)
     page = watched.view(KEY, *place)
     page.wait_for_selector(".gantt-row, #task tbody tr, #operators tbody tr")
     page.wait_for_function("() => performance.getEntriesByName('penstock-update').length >= 12", timeout=240_000)
-    measured = watched.measured()
-    record_property("updates_ms", {"median": statistics.median(measured), "longest": max(measured)})
-    print(f"{place}: median {statistics.median(measured):.0f} ms, longest {max(measured):.0f} ms")
+    drawn, laid_out = watched.measured(), page.evaluate(LAY_OUT)
     # Other programs of this machine can make any update late, but none quicker than it is.
-    assert min(measured) < UPDATE_MS
+    assert min(drawn) + min(laid_out) < UPDATE_MS, (drawn, laid_out)
     # The page shows the first rows of a long table, and draws the cells of all subtasks: it does not grow with them.
     assert page.evaluate("document.querySelectorAll('*').length") < 5_000
     assert not is_empty(browser, page.screenshot())

@@ -62,7 +62,7 @@ def test_the_line_of_an_error_in_the_module_is_named(folder):
 
 
 def test_all_wrong_settings_are_told_at_once(folder):
-    wrong = ["checkpointing.intervall=3s", "parallelism=x", "slots", "heartbeat_timeout_ms=3", "checkpointing.mode=x"]
+    wrong = ["checkpointing.intervals=3s", "parallelism=x", "slots", "heartbeat_timeout_ms=3", "checkpointing.mode=x"]
     failed = CliRunner().invoke(main, ["run", "my_orders_program:orders", *(f"--set={text}" for text in wrong)])
     assert failed.exit_code == 2
     for said in (

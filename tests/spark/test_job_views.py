@@ -18,6 +18,7 @@ from penstock.core.ids import Epoch, Instant, JobId
 from penstock.core.job.events import FailureCause, JobState
 from penstock.core.recovery.metadata import CompletedCheckpoint
 from penstock.core.views import CheckpointDetails
+from penstock.runtime.facts import JobFacts
 from penstock.runtime.views import JobView
 from penstock.spark import job as job_module
 from penstock.spark.job import Job, MasterParts
@@ -62,6 +63,9 @@ class PlayedDriver:
 
     def checkpoints(self) -> tuple[CheckpointDetails, ...]:
         return self.listed
+
+    def facts(self) -> JobFacts:
+        return JobFacts(now=Instant(1_000_000), view=self.view(), plan=None, checkpoints=self.listed)
 
     def view(self) -> JobView:
         state, epoch, restarts = self.stage

@@ -1,4 +1,4 @@
-"""The files of the page: nothing is asked of another server, what comes from others is listed, and all of it is small."""
+"""The files of the page: nothing is asked of another server, what comes from others is listed, all of it is small."""
 
 from __future__ import annotations
 

@@ -29,7 +29,6 @@ Document = Mapping[str, Any]
 Sample = tuple[tuple[str, ...], float]
 """The values of the labels, and the value."""
 
-PREFIX = "penstock"
 JOB = ("job", "job_name")
 STEP = (*JOB, "step", "subtask")
 SLOT = (*JOB, "slot", "host")

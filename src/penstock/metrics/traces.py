@@ -107,15 +107,7 @@ class CheckpointTraces:
 
 @contextmanager
 def traced_checkpoints(job: Any, provider: TracerProvider | None = None) -> Iterator[None]:
-    """While the block runs, tell OpenTelemetry of the checkpoints of a `penstock.Job` as they end.
-
-        with traced_checkpoints(job):
-            job.wait()
-
-    The extra `otel` must be installed. `provider` is a tracer provider of OpenTelemetry; None: the provider that the
-    program has set up. The job keeps as many ended checkpoints as `Checkpointing(history=...)` says: checkpoints that
-    end faster than this many a second are not all told.
-    """
+    """While the block runs, tell of the checkpoints of a `penstock.Job` as they end; see `Job.traced`."""
     traces = CheckpointTraces(str(job.id), job.name, provider)
     over = threading.Event()
     thread = threading.Thread(

@@ -223,6 +223,23 @@ class Job:
         else:
             answer(self._last or JobFacts(now=self._clock.now(), view=self._view, plan=None))
 
+    def traced(self, provider: Any = None) -> AbstractContextManager[None]:
+        """While the block runs, OpenTelemetry is told of the checkpoints of the job as they end: one trace per
+        checkpoint, with a span for each subtask and for each phase. `provider` is a tracer provider of OpenTelemetry.
+        Default: the provider that the program has set up. Needs the extra `otel`.
+
+            with job.traced():
+                job.wait()
+
+        The job remembers as many ended checkpoints as `Checkpointing(history=...)` says, and is looked at every second:
+        if more checkpoints end in a second, not all are told.
+        """
+        try:
+            from penstock.metrics.traces import traced_checkpoints
+        except ImportError as error:
+            raise UsageError(f"OpenTelemetry is not installed: {error}", hint="pip install 'penstock[otel]'") from error
+        return traced_checkpoints(self, provider)
+
     def log_lines(self, *, after: int = 0, slot: int | None = None, lines: int = 200) -> dict[str, Any]:
         """The last lines that the code of the program has logged or printed in slots, or in one `slot`, and that the
         driver has logged about the job: `lines`, each with its time, slot, level, operator, subtask, checkpoint and

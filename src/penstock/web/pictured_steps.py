@@ -1,4 +1,4 @@
-"""What each operator runs, for people: the SQL as it was written, the name of a function, the aggregates of a window."""
+"""What each operator runs, for people: the SQL as it was written, the name of a function, what a window computes."""
 
 from __future__ import annotations
 

@@ -95,6 +95,7 @@ def test_subtasks_show_their_own_numbers_and_how_these_are_spread(rig, make):
             alignment_ms=2,
             start_delay_ms=1,
             unaligned=True,
+            operators={"op-s": 10},
         ),
     )
     assert (view.async_ms.min, view.async_ms.avg, view.sync_ms.max, view.start_delay_ms.p99) == (4.0, 4.0, 0.5, 1)
@@ -114,6 +115,13 @@ def test_a_late_answer_is_shown_as_aborted_and_not_added_up(rig, make):
     r.decline("t1", 1)
     r.ack("t2", 1, metrics=METRICS)
     r.ack("nobody", 1)
+    before = r.coordinator.details()[0]
+    assert [s.acknowledged for v in before.vertices for s in v.subtasks].count(None) == 1
+    r.ack("t1", 1, metrics=METRICS)
+    # What was told once is told anew when it has changed, and only then.
+    told = r.coordinator.details()
+    assert [s.acknowledged for v in told[0].vertices for s in v.subtasks].count(None) == 0
+    assert r.coordinator.details()[0] is told[0]
     (late,) = r.subtasks(1, "t2").subtasks
     assert (late.aborted, late.checkpointed_bytes) == (True, 50)
     assert r.details(1).totals.num_acknowledged == 0

@@ -179,7 +179,7 @@ def test_the_master_is_told_all_that_was_measured(stage):
     effect = AcknowledgeSnapshot(
         checkpoint=CheckpointId(4),
         state=None,
-        metrics=AlignmentMetrics(start_delay_ms=1, alignment_ms=2, bytes_processed=3, unaligned=True),
+        metrics=AlignmentMetrics(start_delay_ms=1, alignment_ms=2, bytes_processed=3, unaligned=True, rows_in=8),
         sync_ms=4.0,
         async_ms=5.0,
         checkpointed_bytes=6,
@@ -196,6 +196,7 @@ def test_the_master_is_told_all_that_was_measured(stage):
         async_ms=5.0,
         checkpointed_bytes=6,
         bytes_persisted=7,
+        rows_in=8,
     )
 
 

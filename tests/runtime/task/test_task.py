@@ -123,7 +123,9 @@ def test_what_a_checkpoint_took_is_measured_from_its_trigger_to_its_last_byte():
     rig.steps()
     rig.host.background.run()
     told = rig.host.acknowledged[1]
-    assert told.metrics == AlignmentMetrics(start_delay_ms=5, alignment_ms=7, bytes_processed=batch.nbytes)
+    assert told.metrics == AlignmentMetrics(
+        start_delay_ms=5, alignment_ms=7, bytes_processed=batch.nbytes, last_channel=1
+    )
     assert (told.sync_ms, told.async_ms) == (3.0, 4.0)
 
 
@@ -133,6 +135,16 @@ def test_a_source_says_how_long_the_trigger_took_to_come():
     rig.task.trigger(barrier(1), rig.host.time)
     rig.host.background.run()
     assert rig.host.acknowledged[1].metrics == AlignmentMetrics(start_delay_ms=9)
+
+
+def test_a_source_says_how_many_records_it_had_read_at_the_barrier():
+    rig = Rig(script=[rows(1, 2), rows(3)]).run()
+    rig.task.step(rig.host.time, 10)
+    rig.task.trigger(barrier(1), rig.host.time)
+    rig.steps()
+    rig.host.background.run()
+    told = rig.host.acknowledged[1].metrics
+    assert (told.rows_in, rig.task.counters.rows_in) == (2, 3)
 
 
 def test_of_marks_at_one_place_the_awaited_one_counts_before_the_next_record():

@@ -40,9 +40,9 @@ def runs_to_join(runs: Sequence[Run], limits: RunLimits) -> tuple[int, int] | No
     if len(runs) - first < 2:
         return None
     older, newer = runs[-2:]
-    if not (older.is_saved or newer.is_saved) and older.size <= _LIKE * newer.size:
+    if not (older.saved.has_rows or newer.saved.has_rows) and older.size <= _LIKE * newer.size:
         return len(runs) - 2, len(runs)
-    behind = next((n + 1 for n in range(len(runs) - 1, first - 1, -1) if runs[n].is_saved), first)
+    behind = next((n + 1 for n in range(len(runs) - 1, first - 1, -1) if runs[n].saved.has_rows), first)
     if behind - first + 1 < limits.fanout:
         return None
     # Runs that are in no file count as one run: they will soon be one.

@@ -68,6 +68,18 @@ class Probe:
         return np.argsort(self.hashes, kind="stable")
 
 
+@dataclass
+class Saved:
+    """What snapshots have of a run."""
+
+    has_rows: bool = False
+    """Whether a snapshot has the rows in a file of their own."""
+    marks: MarksRun | None = None
+    """All marks as a completed checkpoint has them."""
+    log: MarkLog | None = None
+    """The marks that have changed since then; None: no completed checkpoint has the marks."""
+
+
 class Run:
     """Some records, ordered by time. Only `marks` and `begin` change, and what is kept for checkpoints and merges."""
 
@@ -79,14 +91,12 @@ class Run:
         "begin",
         "changes",
         "hashes",
-        "is_saved",
-        "log",
         "lost",
         "marks",
-        "marks_run",
         "nbytes",
         "order",
         "rows",
+        "saved",
         "stored",
         "times",
     )
@@ -111,12 +121,7 @@ class Run:
         self.times = times
         self.hashes = hashes
         self.marks = marks
-        self.is_saved = False
-        """Whether a snapshot has the rows in a file of their own."""
-        self.marks_run: MarksRun | None = None
-        """All marks as a completed checkpoint has them."""
-        self.log: MarkLog | None = None
-        """The marks that have changed since then; None: no completed checkpoint has the marks."""
+        self.saved = Saved()
         self.changes: list[tuple[Any, Marks]] | None = None
         """The marks that have changed since a merge of the run began; None: the run is not being merged."""
         self._marks_are_frozen = False
@@ -186,15 +191,16 @@ class Run:
         if self._marks_are_frozen:
             self.marks, self._marks_are_frozen = self.marks.copy(), False
         self.marks[rows] = marks
-        if self.log is None and self.changes is None:
+        log = self.saved.log
+        if log is None and self.changes is None:
             return
         given = np.full(rows.size, marks, self.marks.dtype) if isinstance(marks, int) else marks
         if self.changes is not None:
             self.changes.append((rows, given))
-        if self.log is not None:
-            self.log.add(rows, given)
-            if self.log.is_useless(self.times.size):
-                self.log = self.marks_run = None
+        if log is not None:
+            log.add(rows, given)
+            if log.is_useless(self.times.size):
+                self.saved.log = self.saved.marks = None
 
     def freeze(self) -> Frozen:
         """The records that are not done, by reference."""
@@ -218,7 +224,7 @@ class Run:
 
     def adopt(self, rows: pa.RecordBatch, buffer: pa.Buffer) -> None:
         """The run was restored: its records lie in a file with these bytes."""
-        self.rows, self.stored, self.is_saved = rows, StoredRun((rows,), buffer), True
+        self.rows, self.stored, self.saved.has_rows = rows, StoredRun((rows,), buffer), True
 
     def keep_index_at(self, place: RunPlace) -> None:
         """Move the index to a place."""

@@ -181,10 +181,10 @@ class JoinState:
         run.keep_index_at(self._place)
         self._files.adopt(run.stored, handle)
         if marks is not None and marks_file is not None:
-            run.log, run.marks_run = MarkLog(), MarksRun(entry.rows)
-            self._files.adopt(run.marks_run, snapshot.snapshot.files[marks_file])
+            run.saved.log, run.saved.marks = MarkLog(), MarksRun(entry.rows)
+            self._files.adopt(run.saved.marks, snapshot.snapshot.files[marks_file])
             if of_rows.size:
-                run.log.add(of_rows, marks[of_rows])
+                run.saved.log.add(of_rows, marks[of_rows])
         runs.take_in(run)
 
     def _own(self, rows: pa.RecordBatch, keys: tuple[str, ...]) -> Bits:
@@ -250,20 +250,20 @@ class JoinState:
         return count
 
     def _freeze(self, frozen: _FrozenRuns, run: Run, side: int, options: CheckpointOptions) -> None:
-        run.is_saved = True
+        run.saved.has_rows = True
         frozen.files.append(LiveRun(run.stored, run.begin))
         frozen.saved.append(SavedRun(side=side, marks=run.marks is not None))
         if run.marks is None:
             frozen.changes.append(None)
             return
-        log, rows = run.log, run.marks.size
-        is_known = log is not None and run.marks_run is not None and self._files.has(run.marks_run)
-        if log is not None and run.marks_run is not None and is_known and not options.full and not log.is_long(rows):
-            frozen.files.append(LiveRun(run.marks_run))
+        log, rows = run.saved.log, run.marks.size
+        is_known = log is not None and run.saved.marks is not None and self._files.has(run.saved.marks)
+        if log is not None and run.saved.marks is not None and is_known and not options.full and not log.is_long(rows):
+            frozen.files.append(LiveRun(run.saved.marks))
             frozen.changes.append(log.frozen())
             return
         if log is None:
-            log = run.log = MarkLog()
+            log = run.saved.log = MarkLog()
         made = MarksRun(rows, run.freeze_marks())
         frozen.files.append(LiveRun(made))
         frozen.changes.append(None)
@@ -285,8 +285,8 @@ class JoinState:
         """The checkpoint is complete: the next checkpoint may refer to its files."""
         self._files.completed(checkpoint)
         for run, marks, log, end in self._new_marks.get(checkpoint, ()):
-            if run.log is log and self._files.has(marks):
-                run.marks_run = marks
+            if run.saved.log is log and self._files.has(marks):
+                run.saved.marks = marks
                 log.forget(end)
                 marks.saved()
         for earlier in [known for known in self._new_marks if known <= checkpoint]:

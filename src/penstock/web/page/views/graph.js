@@ -22,9 +22,9 @@ export function Graph({ job, rest }) {
   const chosen = job.vertices.find((vertex) => vertex.id === rest[0]);
   if (job.vertices.length === 0) return html`<${Empty}>The driver has no plan of this job.<//>`;
   const layers = 1 + Math.max(...job.vertices.map((vertex) => vertex.layer));
-  const isTall = width < NARROW || (layers > MANY_LAYERS && layers * (NODE.width + WIDE.along) > 2 * width);
-  const node = { ...NODE, width: isTall ? fitting(job.vertices, width) : NODE.width };
-  const graph = placed(job.vertices, job.edges, { ...node, ...(isTall ? TALL : WIDE) });
+  const isUpright = width < NARROW || (layers > MANY_LAYERS && layers * (NODE.width + WIDE.along) > 2 * width);
+  const node = { ...NODE, width: isUpright ? fitting(job.vertices, width) : NODE.width };
+  const graph = placed(job.vertices, job.edges, { ...node, ...(isUpright ? TALL : WIDE) });
   const slow = job.sentences.find((one) => one.topic === "bottleneck");
   const slowest = slow ? bottleneckOf(job) : null;
   return html`
