@@ -208,3 +208,9 @@ def test_a_large_job_is_pictured_and_compared_quickly():
         make_facts(parallelism=50, tasks=make_tasks(50, factor=2), checkpoints=default_checkpoints(50))
     )
     assert len(changes(one, other)) < 40
+
+
+def test_a_checkpoint_that_has_been_deleted_meanwhile_is_asked_for_again(rig):
+    operator = next(v for v in make_document()["vertices"] if v["id"] == WINDOW)["operators"][0]["id"]
+    refused = rig.get(f"/penstock/state/{KEY}/{operator}", 409)
+    assert "ask again" in refused["errors"][0]

@@ -53,7 +53,11 @@ def _snapshot(asked: Asked) -> SnapshotData:
         raise Refused(409, "the job has no checkpoint directory, so its state cannot be looked at")
     folder, _ = roots.split(path)
     is_full = path.startswith("/") or roots.scheme_of(path) is not None
-    return SnapshotData(folder if is_full else roots.below(directory, folder))
+    try:
+        return SnapshotData(folder if is_full else roots.below(directory, folder))
+    except UsageError as error:
+        # Nothing is there: the folder of a checkpoint is deleted when a newer checkpoint is complete.
+        raise Refused(409, f"the newest checkpoint is gone; ask again: {error}") from error
 
 
 def _operator(asked: Asked) -> str:

@@ -42,6 +42,7 @@ export async function send(method, path, body) {
 }
 
 const POLL_MS = 400;
+const RETRY_MS = 1_000;
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** Begin an action and wait for its end. Returns its result; throws what went wrong. */
@@ -78,7 +79,9 @@ export function useAnswer(path, { everyMs = 0, version = 0, read = getJson } = {
       if (!isWanted) return;
       // An answer that was good stays while the driver cannot be reached.
       setFound((before) => (next.error && before.path === path && before.value !== null ? { ...before, error: next.error } : next));
-      if (everyMs) timer = setTimeout(ask, everyMs);
+      // A checkpoint that was being read may have been deleted for a newer one; a driver may be busy or away.
+      if (next.error && [0, 409, 503].includes(next.error.status)) timer = setTimeout(ask, RETRY_MS);
+      else if (everyMs) timer = setTimeout(ask, everyMs);
     };
     ask();
     return () => {
