@@ -28,7 +28,7 @@ from penstock.core.errors import ExternalError, UsageError
 
 log = logging.getLogger(__name__)
 
-MOST_RECORDS = 20_000
+MOST_RECORDS = 10_000
 """How many records one fetch takes at most."""
 CHUNKS_AHEAD = 4
 """How many chunks of decoded records wait for the loop."""
@@ -95,6 +95,7 @@ class PartitionFetcher:
     def __init__(self, reading: Reading, places: Sequence[Place]) -> None:
         self._reading = reading
         self._stops: dict[Key, int] = {}
+        self._topics: dict[str, None] = {}
         self._paused: frozenset[Key] = frozenset()
         self._wanted: deque[Callable[[Any], None]] = deque()
         self._is_closed = False
@@ -167,6 +168,7 @@ class PartitionFetcher:
         from confluent_kafka import TopicPartition
 
         self._check_topics(places)
+        self._topics |= {place.topic: None for place in places}
         self._stops |= {(place.topic, place.partition): place.stop for place in places if place.stop is not None}
         consumer.incremental_assign([TopicPartition(each.topic, each.partition, each.offset) for each in places])
 
@@ -207,8 +209,9 @@ class PartitionFetcher:
             return
         count = len(messages)
         partitions = np.fromiter(map(Message.partition, messages), np.int32, count)
-        topics: list[Any] = list(map(Message.topic, messages))
-        if partitions.min() == partitions.max() and topics.count(topics[0]) == count:
+        is_single = len(self._topics) == 1
+        topics: list[Any] = list(self._topics) * count if is_single else list(map(Message.topic, messages))
+        if partitions.min() == partitions.max() and (is_single or topics.count(topics[0]) == count):
             yield from self._chunk((topics[0], int(partitions[0])), messages)
             return
         numbers = {topic: number for number, topic in enumerate(dict.fromkeys(topics))}

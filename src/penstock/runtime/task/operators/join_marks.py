@@ -8,7 +8,6 @@ writes all marks of the run anew.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -119,8 +118,3 @@ def narrow(marks: Marks) -> Marks:
     most = int(marks.max()) if marks.size else 0
     kind: Any = np.int8 if most < 1 << 7 else np.int16 if most < 1 << 15 else np.int32
     return marks.astype(kind)
-
-
-def concatenated(parts: Sequence[Marks], kind: Any) -> Marks:
-    """Marks one after another."""
-    return np.concatenate([np.empty(0, kind), *parts])

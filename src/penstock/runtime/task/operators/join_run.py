@@ -175,10 +175,6 @@ class Run:
         found = np.searchsorted(self._index, places, side="right") - 1
         return np.where(times >= self._base, found, -1)
 
-    def last_time(self) -> int:
-        """The time of the last record."""
-        return int(self.times[-1])
-
     def between(self, first_hash: int, end_hash: int) -> Int64s:
         """The records whose hashes are in a range, in their order."""
         bounds = np.array([first_hash << 32, (end_hash << 32) - 1], np.uint64)
