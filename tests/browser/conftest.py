@@ -8,8 +8,8 @@ from page_browser import FLAGS, Watched, chromium
 
 @pytest.fixture(scope="module")
 def browser():
-    """Chromium, without a window. It ends with the file: Playwright keeps an event loop on this thread, and tests in other
-    files have loops of their own."""
+    """Chromium, without a window. It ends with the file: Playwright keeps an event loop on this thread, and tests in
+    other files have loops of their own."""
     path = chromium()
     from playwright.sync_api import sync_playwright  # only machines with a browser have it
 
