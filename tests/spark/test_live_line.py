@@ -71,7 +71,9 @@ def test_elsewhere_a_line_comes_every_ten_seconds_and_one_at_the_end(monkeypatch
     written = shown(io.StringIO(), monkeypatch, step_ms=PLAIN_EVERY_MS)
     first, *_, last = written.splitlines()
     assert first.startswith("orders: ")
+    # The whole time, not the time since the line before: at least six looks, ten seconds apart.
     assert last.startswith("orders finished after ")
+    assert "min" in last.partition(":")[0]
     assert "\x1b" not in written
 
 

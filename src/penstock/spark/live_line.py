@@ -53,7 +53,8 @@ def shown_progress(name: str, view: Callable[[], JobView], clock: Clock, *, quie
 
 
 def _as_lines(name: str, view: Callable[[], JobView], clock: Clock, stream: IO[str], over: threading.Event) -> None:
-    pacing, printed_ms, has_printed = Pacing(), clock.now(), False
+    pacing, began_ms, has_printed = Pacing(), clock.now(), False
+    printed_ms = began_ms
     with suppress(OSError, ValueError):  # the stream may be closed
         while not over.wait(REFRESH_S):
             now = clock.now()
@@ -63,7 +64,7 @@ def _as_lines(name: str, view: Callable[[], JobView], clock: Clock, stream: IO[s
                 stream.write(f"{name}: {pace.line()}\n")
                 stream.flush()
         if has_printed:
-            stream.write(f"{last_line(name, view(), clock.now() - printed_ms)}\n")
+            stream.write(f"{last_line(name, view(), clock.now() - began_ms)}\n")
             stream.flush()
 
 
