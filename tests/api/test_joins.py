@@ -193,6 +193,12 @@ def test_the_columns_that_identify_a_row_are_known_where_the_changes_of_a_row_ke
     assert joined._state.changelog.keys == identity
 
 
+@pytest.mark.parametrize("how", ["semi", "anti"])
+def test_the_changes_that_are_looked_for_may_be_identified_by_columns_that_are_not_in_the_results(how: Any):
+    joined = built(lambda one, other: totals(one, "id").join(totals(other, "id", "paid"), on="id", how=how, ttl=None))
+    assert joined._state.changelog.keys == ("id",)
+
+
 def test_a_join_of_changelogs_by_event_time_is_refused_and_told_of_the_join_that_takes_them():
     with pytest.raises(UsageError, match="this join takes records that stay as they are") as raised:
         built(lambda one, other: totals(one, "id").join(other, on="id", within="1s"))

@@ -190,7 +190,7 @@ def found(error_of, hint=None):
         (lambda: ps.pattern(ps.any_of(a="x"), where="y"), "leave where out", None),
         (ps.any_of, "any_of needs at least one condition", None),
         (lambda: ps.pattern("a").times(0), "times: 0 is no number of records", "from 1"),
-        (lambda: ps.pattern("a").times(3, 2), "at least 3 and at most 2", None),
+        (lambda: ps.pattern("a").times(3, 2), "at least 3 records and at most 2", None),
         (lambda: ps.pattern("a").times_or_more(True), "True is no number", None),
         (lambda: ps.pattern("a").times(2).one_or_more(), "how many records a takes is said already", None),
         (lambda: ps.pattern("a").greedy(), "greedy: a takes exactly one record", "one_or_more"),

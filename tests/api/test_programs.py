@@ -91,7 +91,7 @@ def test_the_program_of_the_readme_is_explained(program, bids, make_sink):
         " │   │   where    bids.where\n"
         " │   │   combine  bids.combine\n"
         " │   └─ hash by auction ─► [3] window → picky  (2 subtasks)\n"
-        " │           window  bids.window-auction\n"
+        " │           window  bids.window-auction: tumbling 10 s\n"
         " │           picky   bids.to-picky\n"
         " └─ rebalance ─► [4] select → raw bids  (2 subtasks)\n"
         "         select    bids.select\n"

@@ -123,7 +123,7 @@ def test_mistakes_are_told_when_the_program_is_written(host, port):
 
 class Beginning(Site):
     has_ended = False
-    inputs = known_inputs = results = handing_over = table = None
+    inputs = known_inputs = results = kept_files = fresh_token = handing_over = table = None
 
 
 def test_a_job_warns_when_it_starts_that_lines_may_be_lost(caplog):

@@ -60,7 +60,7 @@ def test_partial_matches_go_over_to_another_parallelism(
 
 
 def test_seeds_draw_every_pattern_on_both_back_ends():
-    drawn = [scenario_of(seed) for seed in range(2_000)]
+    drawn = [scenario_of(seed) for seed in range(3_000)]
     matches = [scenario for scenario in drawn if scenario.workload.shape is Shape.MATCHES]
     kinds = Counter((each.workload.sought, each.workload.shares_files) for each in matches)
     assert set(kinds) == {(sought, shares) for sought in Sought for shares in (True, False)}

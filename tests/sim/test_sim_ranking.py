@@ -64,7 +64,7 @@ def test_what_was_chosen_goes_over_to_another_parallelism(
 
 
 def test_seeds_draw_every_choice_on_both_back_ends():
-    drawn = [scenario_of(seed).workload for seed in range(1_500)]
+    drawn = [scenario_of(seed).workload for seed in range(6_000)]
     kinds = Counter((workload.choice, workload.shares_files) for workload in drawn if workload.shape is Shape.CHOOSES)
     assert set(kinds) == {(choice, shares) for choice in Choice for shares in (True, False)}
 

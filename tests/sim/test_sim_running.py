@@ -71,7 +71,7 @@ def test_aggregates_go_over_to_another_parallelism(make: Any, wish: Wish, parall
 
 
 def test_seeds_draw_running_aggregates_on_both_back_ends():
-    drawn = [scenario_of(seed).workload for seed in range(1_000)]
+    drawn = [scenario_of(seed).workload for seed in range(3_000)]
     kinds = Counter(workload.shares_files for workload in drawn if workload.shape is Shape.RUNNING)
     assert min(kinds[True], kinds[False]) > 5
 

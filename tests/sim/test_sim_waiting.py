@@ -90,5 +90,5 @@ def test_an_attempt_that_does_not_wait_again_is_found(make: Any, monkeypatch: py
 
 
 def test_rows_that_waited_in_a_snapshot_and_are_lost_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("penstock.runtime.task.operators.waiting.own_rows", lambda part, keys, context: [])
+    monkeypatch.setattr("penstock.runtime.task.operators.waiting.own_rows", lambda *args: [])
     assert found(waiting(make, WaitFor())) == [Rule.EXACTLY_ONCE]

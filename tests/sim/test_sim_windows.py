@@ -13,7 +13,7 @@ from planted_bugs import found, worlds
 
 from penstock.api.pane_windows import CumulativeWindow, SlidingWindow
 from penstock.runtime.task import partitioning
-from penstock.runtime.task.operators import count_windows, pane_windows, sessions, windows
+from penstock.runtime.task.operators import pane_windows, sessions, table_state, windows
 from penstock.runtime.task.operators.clock_windows import ClockWindowOperator
 from penstock.runtime.task.operators.count_windows import CountWindowOperator
 from penstock.runtime.task.operators.fired import Fired
@@ -201,13 +201,13 @@ def test_a_run_that_no_snapshot_has_is_found(make: Any, monkeypatch: pytest.Monk
 
 
 def test_positions_of_records_that_are_not_restored_are_found(make: Any, monkeypatch: pytest.MonkeyPatch):
-    honest = count_windows.decode
+    honest = table_state.decode
 
     def without(data: bytes, own: Any) -> Any:
         rows, header = honest(data, own)
         return rows.slice(0, 0), header
 
-    monkeypatch.setattr(count_windows, "decode", without)
+    monkeypatch.setattr(table_state, "decode", without)
     assert found(windowed(make, COUNT)) == [Rule.EXACTLY_ONCE]
 
 

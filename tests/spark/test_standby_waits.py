@@ -12,10 +12,11 @@ from typing import Any, cast
 import pytest
 
 from penstock.core.errors import CorruptFile, JobCancelled, JobTakenOver, StorageError
-from penstock.core.ids import JobId
+from penstock.core.ids import Instant, JobId
 from penstock.core.job.events import JobState
 from penstock.core.recovery.tenure import Tenure
 from penstock.ports import Leader
+from penstock.runtime.facts import JobFacts
 from penstock.spark import standby
 from penstock.spark.clock import WallClock
 from penstock.spark.job import Job, MasterParts
@@ -128,6 +129,7 @@ class Reign:
             cause=None,
             is_run=False,
             checkpoints=tuple,
+            facts=lambda: JobFacts(now=Instant(0), view=standby_view(JobId("job")), plan=None, checkpoints=()),
             beat=lambda _now: None,
             view=lambda: standby_view(JobId("job")),
             start=lambda _now: self.begins(),

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
+import cloudpickle
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import penstock as ps
+
+# Slots cannot import this file.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 WORDS = ["to be or not", "to be that is", "the question"] * 50
 

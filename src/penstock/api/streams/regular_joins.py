@@ -103,9 +103,11 @@ def _identity(step: RegularJoinStep, states: Sequence[StreamState]) -> tuple[str
     The changes of a row must come from one subtask, or a reader could see them in another order. So the columns that
     are joined by have to be among the columns that identify a row.
     """
-    left, right = (_of_side(step, side, states[side]) for side in (LEFT, RIGHT))
+    left = _of_side(step, LEFT, states[LEFT])
     if not step.how.has_pairs:
+        # The results have no columns of the right side but the keys.
         return left
+    right = _of_side(step, RIGHT, states[RIGHT])
     if left is None or right is None:
         return None
     by_key = tuple(column.field.name for column in step.columns if column.left and column.right)

@@ -14,6 +14,7 @@ from penstock.ports import WorkResult
 from penstock.runtime.task.operators.base import OperatorContext
 from penstock.runtime.task.operators.build import build_operator
 from penstock.runtime.task.operators.sorted_runs import RunLimits, RunOptions
+from penstock.runtime.task.slices import Slice
 from penstock.settings import StateSettings
 
 GROUPS = 128
@@ -139,6 +140,8 @@ class Rig:
             runs=RunOptions(limits=limits or RunLimits()),
         )
         self.operator = build_operator(step)
+        # Tests give slices a clock, and operators that are in no chain share one slice.
+        self.operator.slice = Slice()
         self.operator.load(self.context)
         self.operator.sides = self.sides
         self.operator.open(self.context, self.output)
