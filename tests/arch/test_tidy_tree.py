@@ -35,6 +35,9 @@ PACKAGE_HOST = re.compile(
     re.IGNORECASE,
 )
 
+# What git writes into a file where two changes do not fit together. In pieces, as above.
+CONFLICT = re.compile("^(" + "<" * 7 + "|" + ">" * 7 + ") ")
+
 # Decorators that leave a function to be called by its name. Any other may register it somewhere.
 PLAIN_DECORATORS = {"property", "cached_property", "staticmethod", "classmethod", "override", "contextmanager", "cache"}
 
@@ -127,6 +130,10 @@ def test_no_file_names_a_package_host(breaking):
     assert breaking("text_file", lambda file: lines_matching(file.text, PACKAGE_HOST)) == {}
 
 
+def test_no_file_has_both_sides_of_a_conflict(breaking):
+    assert breaking("text_file", lambda file: lines_matching(file.text, CONFLICT)) == {}
+
+
 def test_no_private_function_is_dead(breaking, package_modules):
     used: Counter[str] = Counter()
     for module in package_modules:
@@ -190,6 +197,10 @@ def test_other_paths_are_left_alone(text):
 @pytest.mark.parametrize("host", ["https://py" + "pi.org/simple", "--index" + "-url x", "PIP_INDEX" + "_URL=x"])
 def test_a_package_host_is_caught(host):
     assert lines_matching(host, PACKAGE_HOST) == [1]
+
+
+def test_both_sides_of_a_conflict_are_caught():
+    assert lines_matching(f"{'<' * 7} HEAD\na\n{'=' * 7}\nb\n{'>' * 7} theirs\n", CONFLICT) == [1, 5]
 
 
 @pytest.mark.parametrize(
