@@ -14,27 +14,27 @@ from penstock.core.errors import UsageError
 MISTAKES: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "watermark": (lambda o, _: o.watermark("tss"), "'ts'"),
     "key_by": (lambda o, _: o.key_by("custmer"), "'customer'"),
-    "aggregate": (lambda o, _: o.key_by("customer").aggregate(t=ps.sum("amont")), "'amount'"),
-    "split": (lambda o, _: o.split(errors="amount > 1").erors, "'errors'"),
+    "aggregate": (lambda o, _: o.key_by("customer").aggregate(t=ps.sum("amont")), "'amount'"),  # codespell:ignore
+    "split": (lambda o, _: o.split(errors="amount > 1").erors, "'errors'"),  # codespell:ignore
     "join on": (lambda o, p: o.join(p, on="orderid", within="1s"), "'order_id'"),
     "join how": (lambda o, p: o.join(p, on="order_id", within="1s", how="outr"), "'full'"),
     "versioned": (lambda _, p: p.versioned("crd"), "'card'"),
     "as_of": (lambda o, p: o.join(p.versioned("order_id"), on="order_id", as_of="tss"), "'ts'"),
     "deduplicate": (lambda o, _: o.deduplicate("orderid", within="1 h"), "'order_id'"),
-    "top": (lambda o, _: o.key_by("customer").top(3, by="amout"), "'amount'"),
-    "sort": (lambda o, _: o.sort("amout"), "'amount'"),
+    "top": (lambda o, _: o.key_by("customer").top(3, by="amout"), "'amount'"),  # codespell:ignore
+    "sort": (lambda o, _: o.sort("amout"), "'amount'"),  # codespell:ignore
     "pattern": (lambda _, p: p.key_by("card").match(ps.pattern("a", where="pad < 1").within("1s")), "'paid'"),
     "part of a pattern": (
         lambda _, p: p.key_by("card").match(
-            ps.pattern("small").followed_by("large", where="card = smal.card").within("1s"),
+            ps.pattern("small").followed_by("large", where="card = smal.card").within("1s"),  # codespell:ignore
         ),
         "'small'",
     ),
     "column of a match": (
-        lambda _, p: p.key_by("card").match(ps.pattern("small").within("1s")).select("smal.at"),
+        lambda _, p: p.key_by("card").match(ps.pattern("small").within("1s")).select("smal.at"),  # codespell:ignore
         "'small'",
     ),
-    "function of SQL": (lambda o, _: o.select(n="lenght(customer)"), "length"),
+    "function of SQL": (lambda o, _: o.select(n="lenght(customer)"), "length"),  # codespell:ignore
 }
 
 

@@ -200,7 +200,7 @@ def found(error_of, hint=None):
         (lambda: ps.pattern("a").within("0s"), "no match takes less time", None),
         (lambda: ps.pattern("a").within("-1s"), "within is '-1s'", None),
         (lambda: ps.pattern("a").next("b", within="0s"), "within is '0s'", None),
-        (lambda: ps.pattern("small").skip_to_first("smal"), "by the name 'smal'; there are small", "'small'"),
+        (lambda: ps.pattern("small").skip_to_first("smalll"), "by the name 'smalll'; there are small", "'small'"),
         (lambda: bool(ps.pattern("a")), "neither true nor false", None),
     ],
 )
@@ -227,11 +227,11 @@ def keyed():
         (ps.pattern("a").next("b").skip_past_last().within(None), "a match waits until every partial match", "within"),
         (ps.pattern("amount").within("1 h"), "the records have a column 'amount'", "another name"),
         (ps.pattern("match_time").within("1 h"), "match_time is the column", "another name"),
-        (ps.pattern("a", where="amunt < 1").within("1 h"), "there is no column 'amunt'", "'amount'"),
+        (ps.pattern("a", where="amountt < 1").within("1 h"), "there is no column 'amountt'", "'amount'"),
         (ps.pattern("a", where="amount").within("1 h"), "is of type double, and a condition must be boolean", None),
         (ps.pattern("a", where="explode(s)").within("1 h"), "makes several records", None),
         (
-            ps.pattern("small").next("b", where="amount > smal.amount").within("1 h"),
+            ps.pattern("small").next("b", where="amount > smal.amount").within("1 h"),  # codespell:ignore
             "refers to 'smal', which is neither a column nor a part of the pattern; there are small",
             "'small'",
         ),
@@ -247,7 +247,7 @@ def keyed():
             None,
         ),
         (
-            ps.pattern("a").next("b", where="amount > a.amunt").within("1 h"),
+            ps.pattern("a").next("b", where="amount > a.amunt").within("1 h"),  # codespell:ignore
             "'a.amunt' in 'amount > a.amunt' has no column 'amunt'; there are card, amount, s, ts",
             "'amount'",
         ),
