@@ -38,11 +38,12 @@ from penstock.sim.user import Moment, UserRequest, Wish
 SEEDS = range(1, 51)
 WORTH = Counter(crashes=10, restores=10, checkpoints=60)
 ENDS = {JobState.FINISHED, JobState.CANCELLED}
-KEPT = (90, 417, 837, 1088, 1172, 3129, 20015)
+KEPT = (90, 417, 768, 837, 1088, 1172, 3129, 20015)
 """Worlds that are hard to build by hand.
 
 90: a job is rescaled while two checkpoints of a sink wait to be committed.
 417: a loop is busy since before its slot has learned of the attempt.
+768: a slot tells the totals of a task that has not been opened.
 837: a job that goes on from a drained savepoint gives up before it has shown anything.
 1088: of two sources that are drained the one that is behind in event time comes to its end first.
 1172: marks of checkpoints that are over stand before the mark that is awaited.

@@ -175,7 +175,8 @@ class Task:
         }
         if counters.watermark_us is not None:
             found["watermark_us"] = counters.watermark_us
-        for operator in self.chain.operators:
+        # Operators that have not been opened have no totals.
+        for operator in () if self._life.state is LifeState.RESTORING else self.chain.operators:
             found.update(operator.metrics())
         return found
 
