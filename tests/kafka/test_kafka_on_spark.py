@@ -136,6 +136,8 @@ def test_two_jobs_that_start_from_one_savepoint_write_what_it_promises_once(spar
     job = program(tmp_path / "first").start("first")
     wait_until(lambda: len(values(kafka_broker, target)) >= COUNT, job)
     fill(kafka_broker, source, COUNT)
+    # Records that the job has not read before the savepoint would be read and written by each of the next jobs.
+    wait_until(lambda: job.view().rows_read >= 2 * COUNT, job)
     savepoint = job.stop(savepoint=str(tmp_path / "savepoints"))
     for number in range(2):
         again = program(tmp_path / f"again-{number}").start(f"again-{number}", restore=savepoint)
